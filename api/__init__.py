@@ -1,0 +1,1 @@
+"""The command line, and later the service: the only place that talks to people."""

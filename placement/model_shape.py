@@ -1,0 +1,97 @@
+"""The shape of a Mixture-of-Experts model, read from a Hugging Face ``config.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from placement.errors import BadModelConfig
+
+EXPERT_KEYS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
+TOP_K_KEYS = ("num_experts_per_tok", "moe_topk", "num_experts_per_token", "experts_per_token")
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Layers and experts of a model.
+
+    Attributes
+    ----------
+    layers : int
+        Decoder layers, dense ones included (draft layers are not).
+    experts : int
+        Routed experts per MoE layer.
+    top_k : int
+        Experts per token.
+    moe_layers : tuple of int
+        Decoder layers that have experts.
+    draft_layers : int
+        Extra next-token-prediction layers at the end of some dumps.
+    expert_groups : int or None
+        Groups of the router's group-limited selection.
+    name : str
+    """
+
+    layers: int
+    experts: int
+    top_k: int
+    moe_layers: tuple[int, ...]
+    draft_layers: int = 0
+    expert_groups: int | None = None
+    name: str = ""
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], *, name: str = "") -> ModelShape:
+        """Read a ``config.json`` that was parsed to a mapping.
+
+        Raises
+        ------
+        BadModelConfig
+            Naming the key that is missing or out of range.
+        """
+        inner = config.get("text_config")
+        config = inner if isinstance(inner, Mapping) and "num_hidden_layers" in inner else config
+        layers = _positive(config, ("num_hidden_layers",))
+        experts = _positive(config, EXPERT_KEYS)
+        top_k = _positive(config, TOP_K_KEYS)
+        if top_k > experts:
+            raise BadModelConfig(f"top-k is {top_k} but there are only {experts} experts.")
+        moe_layers = tuple(layer for layer in range(layers) if _has_experts(config, layer))
+        if not moe_layers:
+            raise BadModelConfig(f"none of the {layers} layers has experts.")
+        groups = config.get("n_group")
+        return cls(
+            layers=layers,
+            experts=experts,
+            top_k=top_k,
+            moe_layers=moe_layers,
+            draft_layers=int(config.get("num_nextn_predict_layers") or 0),
+            expert_groups=groups if isinstance(groups, int) and groups > 1 else None,
+            name=name or str(config.get("_name_or_path") or config.get("model_type") or ""),
+        )
+
+
+def _positive(config: Mapping[str, Any], keys: tuple[str, ...]) -> int:
+    for key in keys:
+        value = config.get(key)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise BadModelConfig(f"{key} is {value!r}; a whole number of at least 1 is needed.")
+        return value
+    raise BadModelConfig(f"the model configuration has none of {', '.join(keys)}: is it a Mixture-of-Experts model?")
+
+
+def _has_experts(config: Mapping[str, Any], layer: int) -> bool:
+    """Follow the rules of DeepSeek (first_k_dense_replace, moe_layer_freq) and Qwen (decoder_sparse_step, mlp_only)."""
+    frequency = config.get("moe_layer_freq", 1)
+    if isinstance(frequency, list):
+        return layer < len(frequency) and bool(frequency[layer])
+    step = int(config.get("decoder_sparse_step") or 1)
+    return (
+        layer >= int(config.get("first_k_dense_replace") or 0)
+        and layer % int(frequency or 1) == 0
+        and layer not in (config.get("mlp_only_layers") or [])
+        and (layer + 1) % step == 0
+    )

@@ -1,0 +1,95 @@
+"""What is to be planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from placement.demand import Demand
+from placement.dispatch import Dispatch
+from placement.errors import BadOption, LayoutMismatch, SlotCountMismatch, SourceCountMismatch
+from placement.layout import Layout
+from placement.slots import check_slots_per_gpu
+from placement.topology import Topology
+
+
+class Objective(StrEnum):
+    """What a plan is for. Later objectives are added here and in ``placement.solver``."""
+
+    LOCALITY = "locality"
+    BALANCE = "balance"
+
+
+class LocalScope(StrEnum):
+    """Where a token counts as served locally: its home GPU or its home node."""
+
+    GPU = "gpu"
+    NODE = "node"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Demand, machine, slots, objective and limits; validated at birth, varied by ``dataclasses.replace``.
+
+    Attributes
+    ----------
+    demand : Demand
+        Windows the plan is made for; not empty.
+    topology : Topology
+    slots_per_gpu : int
+    objective : Objective
+    local_scope : LocalScope
+        What ``locality`` maximises.
+    max_imbalance : float
+        Cap on the worst window's imbalance, >= 1. Where no layout reaches it, the smallest reachable one is
+        found first, reported and used.
+    dispatch : Dispatch
+        The engine's rule; plans hold for this rule only.
+    current : Layout or None
+        The layout that runs now: ties go to the plan that moves fewer slots away from it.
+
+    Raises
+    ------
+    EmptyProfile, SourceCountMismatch, SlotsBelowExperts, RedundancyTooHigh, BadOption, LayoutMismatch,
+    SlotCountMismatch
+    """
+
+    demand: Demand
+    topology: Topology
+    slots_per_gpu: int
+    objective: Objective = Objective.LOCALITY
+    local_scope: LocalScope = LocalScope.GPU
+    max_imbalance: float = 1.05
+    dispatch: Dispatch = Dispatch.NEAREST_DYNAMIC
+    current: Layout | None = None
+
+    def __post_init__(self) -> None:
+        self.demand.require_not_empty()
+        check_slots_per_gpu(experts=self.demand.experts, gpus=self.topology.gpus, slots_per_gpu=self.slots_per_gpu)
+        if not self.max_imbalance >= 1:
+            raise BadOption(f"max_imbalance is {self.max_imbalance}; the smallest possible imbalance is 1.")
+        sources = self.demand.tokens_WLSE.shape[2]
+        if self.demand.sources == "measured" and sources != self.topology.gpus:
+            raise SourceCountMismatch(
+                f"demand was measured for {sources} source GPUs, the topology has {self.topology.gpus}; plan for "
+                f"{sources} GPUs, or forget the sources to plan for uniform ones."
+            )
+        self._check_current()
+
+    def _check_current(self) -> None:
+        if self.current is None:
+            return
+        if (self.current.layers, self.current.experts) != (self.demand.layers, self.demand.experts):
+            raise LayoutMismatch(
+                f"the current layout has {self.current.layers} layers x {self.current.experts} experts, the demand "
+                f"{self.demand.layers} x {self.demand.experts}."
+            )
+        if (self.current.gpus, self.current.slots_per_gpu) != (self.topology.gpus, self.slots_per_gpu):
+            raise SlotCountMismatch(
+                f"the current layout has {self.current.slots} slots on {self.current.gpus} GPUs, the plan "
+                f"{self.slots_per_gpu * self.topology.gpus} on {self.topology.gpus}."
+            )
+
+    @property
+    def slots(self) -> int:
+        return self.slots_per_gpu * self.topology.gpus

@@ -1,0 +1,111 @@
+"""What can go wrong while reading, writing, recording and pushing.
+
+::
+
+    ProfilerError                      one sentence with a code, like everything in ``placement.errors``
+     +-- InputNotFound, OutputNotWritable
+     +-- UnreadableInput               a file is not what it should be
+     |    +-- UnknownFormat, UnreadableDump, UnsafePickle, ArchiveInflates, TraceVersionUnknown
+     |    +-- BadCountType, NonFiniteCount, BadCountShape
+     |    +-- InputsDisagree           two inputs describe different models
+     +-- MissingRanks, MapChanged      a recording that must not be planned from as it is
+     +-- EngineError                   the engine refused, vanished or answered nonsense
+          +-- EngineUnreachable, EngineRefused, EngineAnswerInvalid
+          +-- LayoutHashMismatch, DispatchNotSet, PartialApply, PostPushCheckFailed
+"""
+
+from __future__ import annotations
+
+from placement.errors import CodedError
+
+
+class ProfilerError(CodedError):
+    """Reading, writing or talking to an engine failed."""
+
+
+class InputNotFound(ProfilerError):
+    """The input file or folder does not exist."""
+
+
+class OutputNotWritable(ProfilerError):
+    """The output file cannot be written."""
+
+
+class UnreadableInput(ProfilerError):
+    """The input cannot be read."""
+
+
+class UnknownFormat(UnreadableInput):
+    """The file is in none of the supported formats."""
+
+
+class UnreadableDump(UnreadableInput):
+    """The dump is empty, truncated or damaged."""
+
+
+class UnsafePickle(UnreadableInput):
+    """The file asks for code to be run; only tensors and plain containers are loaded."""
+
+
+class ArchiveInflates(UnreadableInput):
+    """The archive unpacks to far more than its own size."""
+
+
+class TraceVersionUnknown(UnreadableInput):
+    """The trace was written by a newer moeplan."""
+
+
+class BadCountType(UnreadableInput):
+    """A count is not a whole number."""
+
+
+class NonFiniteCount(UnreadableInput):
+    """A count is NaN or infinite."""
+
+
+class BadCountShape(UnreadableInput):
+    """Counts are not a table of layers x experts, with or without windows."""
+
+
+class InputsDisagree(UnreadableInput):
+    """The inputs describe different models."""
+
+
+class MissingRanks(ProfilerError):
+    """Files of some ranks are missing, so the recording holds only part of the traffic."""
+
+
+class MapChanged(ProfilerError):
+    """The layout changed while recording, so slot counts cannot be turned back into expert counts."""
+
+
+class EngineError(ProfilerError):
+    """The engine did not do what was asked."""
+
+
+class EngineUnreachable(EngineError):
+    """The engine does not answer."""
+
+
+class EngineRefused(EngineError):
+    """The engine refused the request."""
+
+
+class EngineAnswerInvalid(EngineError):
+    """The engine's answer is not what its contract says."""
+
+
+class LayoutHashMismatch(EngineError):
+    """The engine runs another layout than the one expected."""
+
+
+class DispatchNotSet(EngineError):
+    """The engine was started without a dispatch algorithm, so a pushed layout would be silently wrong."""
+
+
+class PartialApply(EngineError):
+    """Only some layers of the layout were applied."""
+
+
+class PostPushCheckFailed(EngineError):
+    """The engine does not report the layout that was pushed."""

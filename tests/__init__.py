@@ -1,0 +1,1 @@
+"""Automated checks; mirrors the packages. tests/bench holds benchmarks that print tables."""
