@@ -10,7 +10,9 @@
           |    +-- GpusNotPositive, BadTopology                     (topology)
           |    +-- BadDemandShape, NegativeCount, CountOutOfRange, EmptyProfile, SourceCountMismatch,
           |    |   BadWindow                                        (demand)
-          |    +-- BadMapShape, ExpertIdRange, ExpertMissing, SlotCountMismatch, LayoutMismatch  (layout)
+          |    +-- BadMapShape, ExpertIdRange, ExpertMissing, SlotCountMismatch, LayoutMismatch,
+          |    |   DuplicateOnDevice                               (layout)
+          |    +-- BadPlan                                          (plan)
           |    +-- BadModelConfig                                   (model shape)
           |    +-- BadOption                                        (options of a problem)
           +-- Infeasible               the values are fine, but no layout meets all of them
@@ -116,6 +118,14 @@ class SlotCountMismatch(InvalidInput):
 
 class LayoutMismatch(InvalidInput):
     """Two things that must describe the same model (layout, demand) have different layers or experts."""
+
+
+class DuplicateOnDevice(InvalidInput):
+    """A device holds one expert twice, which the engine this layout is for cannot do."""
+
+
+class BadPlan(InvalidInput):
+    """The parts of a plan contradict each other, or one of them is not what it must be."""
 
 
 class BadModelConfig(InvalidInput):

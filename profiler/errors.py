@@ -4,8 +4,10 @@
 
     ProfilerError                      one sentence with a code, like everything in ``placement.errors``
      +-- InputNotFound, OutputNotWritable
+     +-- ExportFormatUnknown, ExportNameInvalid
      +-- UnreadableInput               a file is not what it should be
      |    +-- UnknownFormat, UnreadableDump, UnsafePickle, ArchiveInflates, TraceVersionUnknown
+     |    +-- BadJson, PlanVersionUnknown, PlanHashMismatch
      |    +-- BadCountType, NonFiniteCount, BadCountShape
      |    +-- InputsDisagree           two inputs describe different models
      +-- MissingRanks, MapChanged      a recording that must not be planned from as it is
@@ -31,6 +33,14 @@ class OutputNotWritable(ProfilerError):
     """The output file cannot be written."""
 
 
+class ExportFormatUnknown(ProfilerError):
+    """There is no writer for this engine's layout format."""
+
+
+class ExportNameInvalid(ProfilerError):
+    """The engine would not take a file of this name for a layout."""
+
+
 class UnreadableInput(ProfilerError):
     """The input cannot be read."""
 
@@ -53,6 +63,18 @@ class ArchiveInflates(UnreadableInput):
 
 class TraceVersionUnknown(UnreadableInput):
     """The trace was written by a newer moeplan."""
+
+
+class BadJson(UnreadableInput):
+    """The file is not JSON, or is JSON that readers understand differently."""
+
+
+class PlanVersionUnknown(UnreadableInput):
+    """The plan was written by a newer moeplan."""
+
+
+class PlanHashMismatch(UnreadableInput):
+    """The layout in the plan is not the one that its hash was made of."""
 
 
 class BadCountType(UnreadableInput):
