@@ -1,0 +1,1 @@
+"""What moeplan writes: its own trace format, and layouts in the formats of engines."""
