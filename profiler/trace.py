@@ -60,7 +60,8 @@ class CountChunk:
     Attributes
     ----------
     window : str
-        Name of the window.
+        Name of the window. Chunks of one input with the same name belong to the same window: a dump that knows its
+        engine steps yields a chunk per step, all under one name, and can then also be split by steps or seconds.
     tokens_LSE : ndarray
         int64 [L, S, E], S = ``source_ranks`` or 1 where unknown.
     steps : int
@@ -97,6 +98,8 @@ class TokenChunk:
         uint8 [T]: 0 unknown, 1 prefill, 2 decode.
     step_T : ndarray
         int64 [T], engine step (forward pass), -1 where unknown.
+    window : str
+        Name of the window the tokens belong to; empty for the input as a whole, as recorded.
     """
 
     topk_LTK: npt.NDArray[np.uint16]
@@ -106,6 +109,7 @@ class TokenChunk:
     domain_T: npt.NDArray[np.int32]
     phase_T: npt.NDArray[np.uint8]
     step_T: npt.NDArray[np.int64]
+    window: str = ""
 
 
 class TraceReader(Protocol):

@@ -138,8 +138,8 @@ def _without_model(
         notices = (
             Notice(
                 "LAYERS_ASSUMED",
-                f"{name}: its {row_count} rows are taken as decoder layers 0 to {row_count - 1}; if the model has dense "
-                "layers too, give its config.json with --model.",
+                f"{name}: its {row_count} rows are taken as decoder layers 0 to {row_count - 1}; if the model has "
+                "dense layers too, give its config.json with --model.",
             ),
         )
     return LayerRows(tuple(range(row_count)), row_count, notices)
