@@ -8,8 +8,9 @@ byte for byte: it holds no clock time and no machine name. The one value that di
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from placement.errors import BadPlan
 from placement.layout import Layout
-from placement.metrics import Metrics
+from placement.metrics import LayerMetrics, Metrics, WindowMetrics
 from placement.notice import Notice
 from placement.plan_header import PlanInput, PlannedModel, PlanOptions
 from placement.problem import LocalScope, Objective
@@ -26,6 +27,9 @@ from placement.topology import Topology
 
 FORMAT = "moeplan-plan"
 FORMAT_VERSION = 1
+
+BOUND_TOLERANCE = 1e-6
+"""How far rounding in a solver may put a figure past its bound."""
 
 LayoutBefore = Literal["current", "trivial"]
 
@@ -64,8 +68,8 @@ class Moves:
         None where the size of an expert is unknown.
     by_layer : tuple of int
         Moved slots of each decoder layer.
-    received_by_gpu, sent_by_gpu : tuple of int
-        Moved slots that each GPU takes in, and that it gives to others.
+    received_by_gpu : tuple of int
+        Moved slots that each GPU takes in; it gives up as many.
     """
 
     before: LayoutBefore
@@ -73,11 +77,11 @@ class Moves:
     moved_bytes: int | None
     by_layer: tuple[int, ...]
     received_by_gpu: tuple[int, ...]
-    sent_by_gpu: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        for name in ("by_layer", "received_by_gpu", "sent_by_gpu"):
-            counts: tuple[int, ...] = getattr(self, name)
+        for name in ("by_layer", "received_by_gpu"):
+            counts = tuple(int(count) for count in getattr(self, name))
+            object.__setattr__(self, name, counts)
             if min(counts, default=0) < 0 or sum(counts) != self.moved_slots:
                 raise BadPlan(f"moves.{name} adds up to {sum(counts)}; {self.moved_slots} slots move.")
 
@@ -131,13 +135,16 @@ class Plan:
     load_before_LG: npt.NDArray[np.int64]
     load_after_LG: npt.NDArray[np.int64]
     notices: tuple[Notice, ...] = ()
-    solve_seconds: float | None = field(default=None)
+    solve_seconds: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("heat_LE", "load_before_LG", "load_after_LG"):
             object.__setattr__(self, name, _whole_tokens(getattr(self, name), name=name))
         self._check_shapes()
         self._check_sums()
+        for name, metrics in {"metrics": self.metrics, **self.baselines}.items():
+            _check_figures(metrics, name=name)
+        self._check_bound()
 
     def _check_shapes(self) -> None:
         layers, experts, gpus = self.model.layers, self.model.experts, self.topology.gpus
@@ -151,7 +158,7 @@ class Plan:
         for name, shape in shapes.items():
             if getattr(self, name).shape != shape:
                 raise BadPlan(f"{name} has shape {getattr(self, name).shape}; it must be {shape}.")
-        lengths = {"by_layer": layers, "received_by_gpu": gpus, "sent_by_gpu": gpus}
+        lengths = {"by_layer": layers, "received_by_gpu": gpus}
         for name, length in lengths.items():
             if len(getattr(self.moves, name)) != length:
                 raise BadPlan(f"moves.{name} has {len(getattr(self.moves, name))} entries; it must have {length}.")
@@ -170,6 +177,19 @@ class Plan:
                 raise BadPlan(f"{name}, layer {layer} adds up to {total} tokens, heat_LE to {int(tokens_L[layer])}.")
         if self.metrics.moved_slots != self.moves.moved_slots:
             raise BadPlan(f"metrics say {self.metrics.moved_slots} moved slots, moves {self.moves.moved_slots}.")
+
+    def _check_bound(self) -> None:
+        """Refuse a bound without the relaxation it comes from, and one that the plan itself passes."""
+        present = {name for name in ("local_gpu", "local_node", "imbalance") if getattr(self.bound, name) is not None}
+        if present != set(self.bound.relaxation):
+            raise BadPlan(f"bounds {sorted(present)} are given, but relaxations of {sorted(self.bound.relaxation)}.")
+        for name in ("local_gpu", "local_node"):
+            share, bound = getattr(self.metrics, name), getattr(self.bound, name)
+            if share is not None and bound is not None and share > bound + BOUND_TOLERANCE:
+                raise BadPlan(f"metrics.{name} is {share}, above its proven bound {bound}.")
+        imbalance, bound = self.metrics.worst_window.imbalance, self.bound.imbalance
+        if bound is not None and imbalance < bound - BOUND_TOLERANCE:
+            raise BadPlan(f"the worst window's imbalance is {imbalance}, below its proven bound {bound}.")
 
     @property
     def slots_per_gpu(self) -> int:
@@ -198,7 +218,7 @@ class Plan:
         """
         if self.options.objective is Objective.BALANCE:
             bound = self.bound.imbalance
-            return None if bound is None else max(0.0, self.metrics.worst_window.imbalance / bound - 1)
+            return None if not bound else max(0.0, self.metrics.worst_window.imbalance / bound - 1)
         if self.local is None or not self.local_bound:
             return None
         return max(0.0, 1 - self.local / self.local_bound)
@@ -245,6 +265,22 @@ class Plan:
 
     def __hash__(self) -> int:
         return hash(self.layout)
+
+
+def _check_figures(metrics: PlanMetrics, *, name: str) -> None:
+    """Refuse shares outside 0..1 and imbalances below 1, also of single windows and layers and of the holdout."""
+    for figures in (metrics, metrics.holdout):
+        if figures is None:
+            continue
+        rows: tuple[Metrics | WindowMetrics | LayerMetrics, ...]
+        rows = (figures, *figures.windows, *figures.layers, figures.worst_window, figures.worst_layer)
+        for row in rows:
+            for field_name in ("local_gpu", "local_node", "overflow_share", "rerouted", "dropped"):
+                share = getattr(row, field_name, None)
+                if share is not None and not 0 <= share <= 1 + 1e-9:
+                    raise BadPlan(f"{name}: {field_name} is {share}; it is a share from 0 to 1.")
+            if not 1 <= row.imbalance < math.inf:
+                raise BadPlan(f"{name}: imbalance is {row.imbalance}; the smallest possible one is 1.")
 
 
 def _whole_tokens(tokens: npt.NDArray[np.generic], *, name: str) -> npt.NDArray[np.int64]:

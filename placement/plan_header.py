@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from placement.dispatch import Dispatch
+from placement.errors import BadPlan
 from placement.problem import LocalScope, Objective
+
+SlotsFrom = Literal["slots-per-gpu", "redundant", "fit", "smallest"]
 
 
 @dataclass(frozen=True)
@@ -15,6 +19,10 @@ class PlanInput:
 
     name: str
     sha256: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch("[0-9a-f]{64}", self.sha256):
+            raise BadPlan(f"input {self.name!r} has the hash {self.sha256!r}; a SHA-256 is 64 hex digits.")
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,7 @@ class PlanOptions:
         Share of the recording kept back to judge on, 0 where none was.
     capacity_factor : float
         Capacity of a GPU as a multiple of the mean load.
-    slots_from : {"slots-per-gpu", "redundant", "fit"}
+    slots_from : {"slots-per-gpu", "redundant", "fit", "smallest"}
         Which option set the slots per GPU.
     seed : int
     time_limit_s : float or None
@@ -70,7 +78,7 @@ class PlanOptions:
     max_imbalance: float
     max_imbalance_used: float
     window_by: str
-    slots_from: Literal["slots-per-gpu", "redundant", "fit"]
+    slots_from: SlotsFrom
     seed: int
     local_target: float = 0.6
     holdout_share: float = 0.0
