@@ -127,7 +127,7 @@ def align(layout: Layout, *, to: Layout) -> Layout:
     """Reorder slots inside each GPU so that as many as possible hold what they hold in ``to``.
 
     The result is what should be pushed: every expert stays on its GPU, and :func:`diff` counts no more changed than
-    moved slots. No metric changes: an engine picks GPUs by the order of GPUs, and the rank tables of static dispatch
+    moved slots. It depends on the experts of each GPU only, not on their order in ``layout``. No metric changes: an engine picks GPUs by the order of GPUs, and the rank tables of static dispatch
     draw among an expert's replicas by their position, which reordering inside a GPU keeps. Only the slot ids that the
     engine reports change. (Relabelling GPUs, by contrast, changes what static dispatch draws.)
 
@@ -154,7 +154,7 @@ def _keep_in_place(wanted: list[int], present: list[int]) -> list[int]:
         stays = to_place[expert] > 0
         kept.append(expert if stays else None)
         to_place[expert] -= stays
-    incoming = to_place.elements()
+    incoming = iter(sorted(to_place.elements()))
     return [next(incoming) if expert is None else expert for expert in kept]
 
 
