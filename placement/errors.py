@@ -14,6 +14,7 @@
           |    |   DuplicateOnDevice                               (layout)
           |    +-- BadPlan                                          (plan)
           |    +-- BadModelConfig                                   (model shape)
+          |    +-- GroupsNotDivisible                              (expert groups of a baseline)
           |    +-- BadOption                                        (options of a problem)
           +-- Infeasible               the values are fine, but no layout meets all of them
 
@@ -130,6 +131,10 @@ class BadPlan(InvalidInput):
 
 class BadModelConfig(InvalidInput):
     """The model configuration lacks what is needed, or describes no Mixture-of-Experts model."""
+
+
+class GroupsNotDivisible(InvalidInput):
+    """Expert groups do not divide the experts, or the nodes do not divide the groups."""
 
 
 class BadOption(InvalidInput):
