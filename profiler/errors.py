@@ -3,7 +3,7 @@
 ::
 
     ProfilerError                      one sentence with a code, like everything in ``placement.errors``
-     +-- InputNotFound, OutputNotWritable
+     +-- InputNotFound, OutputNotWritable, AddressNotAvailable
      +-- ExportFormatUnknown, ExportNameInvalid
      +-- UnreadableInput               a file is not what it should be
      |    +-- UnknownFormat, UnreadableDump, UnsafePickle, ArchiveInflates, TraceVersionUnknown
@@ -12,8 +12,10 @@
      |    +-- InputsDisagree           two inputs describe different models
      +-- MissingRanks, MapChanged      a recording that must not be planned from as it is
      +-- EngineError                   the engine refused, vanished or answered nonsense
-          +-- EngineUnreachable, EngineRefused, EngineAnswerInvalid
-          +-- LayoutHashMismatch, DispatchNotSet, PartialApply, PostPushCheckFailed
+          +-- EngineUnreachable, EngineRefused, EngineAnswerInvalid, EngineBusy
+          +-- PluginMissing, RecorderDisabled                     (what the engine lacks)
+          +-- LayoutHashMismatch, DispatchNotSet, DispatchCombo, PartialApply, PostPushCheckFailed,
+              NoPreviousLayout                                    (push and rollback)
 """
 
 from __future__ import annotations
@@ -39,6 +41,10 @@ class ExportFormatUnknown(ProfilerError):
 
 class ExportNameInvalid(ProfilerError):
     """The engine would not take a file of this name for a layout."""
+
+
+class AddressNotAvailable(ProfilerError):
+    """The address to listen on is in use, or not one of this machine."""
 
 
 class UnreadableInput(ProfilerError):
@@ -117,6 +123,18 @@ class EngineAnswerInvalid(EngineError):
     """The engine's answer is not what its contract says."""
 
 
+class EngineBusy(EngineError):
+    """Another push or recording is under way on this engine."""
+
+
+class PluginMissing(EngineError):
+    """The engine answers, but moeplan's plugin is not alive in it."""
+
+
+class RecorderDisabled(EngineError):
+    """The engine was started without its expert distribution recorder."""
+
+
 class LayoutHashMismatch(EngineError):
     """The engine runs another layout than the one expected."""
 
@@ -125,9 +143,35 @@ class DispatchNotSet(EngineError):
     """The engine was started without a dispatch algorithm, so a pushed layout would be silently wrong."""
 
 
+class DispatchCombo(EngineError):
+    """The engine's dispatch algorithm gives wrong answers with its all-to-all backend once experts have replicas."""
+
+
 class PartialApply(EngineError):
-    """Only some layers of the layout were applied."""
+    """Only some layers of the layout were applied.
+
+    Attributes
+    ----------
+    new_layers, old_layers : tuple of int
+        Decoder layers that run the pushed layout, and those that still run the one before.
+    """
+
+    def __init__(
+        self,
+        detail: str = "",
+        *,
+        new_layers: tuple[int, ...] = (),
+        old_layers: tuple[int, ...] = (),
+        remedies: tuple[str, ...] = (),
+    ) -> None:
+        self.new_layers = new_layers
+        self.old_layers = old_layers
+        super().__init__(detail, remedies=remedies)
 
 
 class PostPushCheckFailed(EngineError):
     """The engine does not report the layout that was pushed."""
+
+
+class NoPreviousLayout(EngineError):
+    """No layout is known to go back to."""

@@ -1,0 +1,267 @@
+"""The client of a live engine: SGLang with moeplan's plugin, or the replay engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from placement.notice import Notice
+from profiler.engine.contract import CONTRACT_VERSION, Placement, PluginHealth, Refusal
+from profiler.engine.contract_demand import DEFAULT_FETCH_WINDOWS, DemandAnswer, DemandOptions, DemandState
+from profiler.engine.contract_measured import Measured
+from profiler.engine.contract_push import PushAnswer, PushRequest
+from profiler.engine.http import Answer, EngineHttp, checked_key
+from profiler.engine.json_fields import ContractViolation, Fields
+from profiler.errors import (
+    EngineAnswerInvalid,
+    EngineBusy,
+    EngineError,
+    EngineRefused,
+    EngineUnreachable,
+    LayoutHashMismatch,
+    PluginMissing,
+    RecorderDisabled,
+)
+
+Message = TypeVar("Message")
+
+PUSH_TIMEOUT_S = 600.0
+
+_CONFLICTS: Mapping[str, type[EngineError]] = {
+    "LAYOUT_HASH_MISMATCH": LayoutHashMismatch,
+    "ENGINE_BUSY": EngineBusy,
+}
+
+
+class EngineClient:
+    """Requests to one engine, answered by checked values or by one sentence.
+
+    Usable as a context manager. Neither ``repr`` nor any message contains a key.
+
+    Parameters
+    ----------
+    url : str
+        ``http://host:port`` of the engine's HTTP server.
+    key : str or None
+        SGLang's admin key where the engine has one, else its API key, else None.
+    read_key : str or None
+        SGLang's API key, for engines that have both: ``/server_info`` takes no admin key. None means ``key``.
+    timeout_s : float
+        For a request; pushes have a limit of their own.
+
+    Raises
+    ------
+    BadOption
+        The URL or a key is unusable.
+
+    Notes
+    -----
+    All methods raise :class:`EngineUnreachable` (no answer in time), :class:`EngineRefused` (a key or request was
+    refused) and :class:`EngineAnswerInvalid` (the answer breaks the contract).
+    """
+
+    def __init__(
+        self, url: str, key: str | None = None, *, read_key: str | None = None, timeout_s: float = 10.0
+    ) -> None:
+        self._http = EngineHttp(url, timeout_s=timeout_s)
+        self._key = checked_key(key, "the engine's key")
+        self._read_key = checked_key(read_key, "the engine's read key") or self._key
+
+    @property
+    def url(self) -> str:
+        return self._http.url
+
+    def __repr__(self) -> str:
+        return f"EngineClient({self.url!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    # ------------------------------------------------------------------ SGLang's own routes
+
+    def require_alive(self) -> None:
+        """Raise :class:`EngineUnreachable` unless the engine serves."""
+        answer = self._http.request("GET", "/health", key=self._key)
+        if answer.status != 200:
+            raise EngineUnreachable(f"{self.url} answers, but says with status {answer.status} that it does not serve.")
+
+    def wait_alive(self, *, limit_s: float, poll_s: float = 0.2) -> None:
+        """Wait until the engine serves. Raises :class:`EngineUnreachable` after ``limit_s``."""
+        deadline_s = time.monotonic() + limit_s
+        while True:
+            try:
+                return self.require_alive()
+            except EngineUnreachable:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(poll_s)
+
+    def server_info(self) -> dict[str, Any]:
+        """Return the engine's server arguments and state, unchecked beyond being an object."""
+        answer = self._http.request("GET", "/server_info", key=self._read_key)
+        if answer.status == 404:  # its older name
+            answer = self._http.request("GET", "/get_server_info", key=self._read_key)
+        info = self._success(answer, "the server's arguments").json("the server's arguments")
+        if not isinstance(info, dict):
+            raise EngineAnswerInvalid(f"{self.url}: the server's arguments are no JSON object.")
+        return info
+
+    def start_record(self) -> None:
+        """Start SGLang's own recorder; what it held is lost.
+
+        Raises
+        ------
+        RecorderDisabled
+            The engine has none. Asking it anyway would end its scheduler.
+        """
+        if self.server_info().get("expert_distribution_recorder_mode") is None:
+            raise RecorderDisabled(
+                f"{self.url} was started without its recorder; start it with "
+                "--expert-distribution-recorder-mode stat (or per_token)."
+            )
+        self._success(self._post("/start_expert_distribution_record"), "starting the recorder")
+
+    def stop_record(self) -> None:
+        """Stop SGLang's own recorder; call :meth:`start_record` first."""
+        self._success(self._post("/stop_expert_distribution_record"), "stopping the recorder")
+
+    def dump_record(self) -> None:
+        """Let the recorder write its file on the engine's host and forget what it held."""
+        answer = self._http.request(
+            "POST", "/dump_expert_distribution_record", key=self._key, timeout_s=max(60.0, self._http.timeout_s)
+        )
+        self._success(answer, "dumping the record")
+
+    # ------------------------------------------------------------------ the plugin's routes
+
+    def health(self) -> PluginHealth:
+        """Ask whether the plugin is alive in the engine, and what it can do there.
+
+        Raises
+        ------
+        PluginMissing
+            The engine answers, but not at the plugin's routes.
+        """
+        health = self._plugin("GET", "/moeplan/health", PluginHealth.from_json)
+        if health.contract != CONTRACT_VERSION:
+            raise EngineAnswerInvalid(
+                f"{self.url}: the plugin speaks version {health.contract} of the contract, this moeplan version "
+                f"{CONTRACT_VERSION}; install the same moeplan on both sides."
+            )
+        return health
+
+    def placement(self, *, checksums: bool = False) -> Placement:
+        """Read the layout the engine runs."""
+        query = {"checksums": 1} if checksums else {}
+        return self._plugin("GET", "/moeplan/placement", Placement.from_json, query=query)
+
+    def put_placement(self, request: PushRequest, *, timeout_s: float = PUSH_TIMEOUT_S) -> PushAnswer:
+        """Push a layout; the answer may be ``partial``. For checks before and after see :mod:`profiler.engine.push`.
+
+        Raises
+        ------
+        LayoutHashMismatch
+            The engine runs another layout than the request expects.
+        EngineBusy
+            Another push is under way.
+        """
+        answer = self._http.request(
+            "PUT", "/moeplan/placement", key=self._key, body=request.to_json(), timeout_s=timeout_s
+        )
+        if answer.status == 500:
+            return self._checked(answer, PushAnswer.from_json, "the push")
+        return self._checked(self._success(answer, "the push"), PushAnswer.from_json, "the push")
+
+    def start_demand(self, options: DemandOptions) -> DemandState:
+        """Start recording demand. Raises :class:`EngineBusy` while a recording is open."""
+        return self._plugin("POST", "/moeplan/demand/start", DemandState.from_json, body=options.to_json())
+
+    def stop_demand(self) -> DemandState:
+        """Stop recording demand; finished windows can still be fetched."""
+        return self._plugin("POST", "/moeplan/demand/stop", DemandState.from_json)
+
+    def demand(self, *, max_windows: int = DEFAULT_FETCH_WINDOWS) -> DemandAnswer:
+        """Take finished windows out of the engine."""
+        return self._plugin("GET", "/moeplan/demand", DemandAnswer.from_json, query={"max_windows": max_windows})
+
+    def measured(self) -> Measured:
+        """Ask the replay engine what it dispatched where since the last layout change."""
+        return self._plugin("GET", "/moeplan/measured", Measured.from_json)
+
+    def run_steps(self, steps: int) -> bool:
+        """Let a replay engine whose clock stands still serve some steps; return whether its trace is at the end."""
+        return self._plugin(
+            "POST",
+            "/moeplan/replay/steps",
+            lambda message: Fields(message, "steps").flag("at_end"),
+            body={"steps": steps},
+        )
+
+    def protection_notices(self) -> tuple[Notice, ...]:
+        """Return ``ENGINE_UNPROTECTED`` when the engine takes recordings and pushes from anybody."""
+        answer = self._http.request("GET", "/moeplan/health", key=None)
+        if answer.status != 200:
+            return ()
+        detail = f"{self.url} has no key: whoever reaches it can record and push. Start it with --admin-api-key."
+        return (Notice("ENGINE_UNPROTECTED", detail),)
+
+    # ------------------------------------------------------------------ answers
+
+    def _post(self, path: str) -> Answer:
+        return self._http.request("POST", path, key=self._key)
+
+    def _plugin(
+        self,
+        method: str,
+        path: str,
+        read: Callable[[object], Message],
+        *,
+        body: object = None,
+        query: Mapping[str, str | int] | None = None,
+    ) -> Message:
+        answer = self._http.request(method, path, key=self._key, body=body, query=query)
+        if answer.status == 404:
+            raise PluginMissing(
+                f"{self.url} has no route {path}: install moeplan on the engine's host "
+                "(pip install --no-deps moeplan), start the engine again and look for the plugin in its log."
+            )
+        return self._checked(self._success(answer, path), read, path)
+
+    def _checked(self, answer: Answer, read: Callable[[object], Message], what: str) -> Message:
+        try:
+            return read(answer.json(f"{self.url}: {what}"))
+        except ContractViolation as violation:
+            raise EngineAnswerInvalid(f"{self.url}: {what}: {answer.without_key(violation.detail)}") from None
+
+    def _success(self, answer: Answer, what: str) -> Answer:
+        """Return an answer of status 200, or raise what another status means."""
+        if answer.status == 200:
+            return answer
+        if answer.status in (401, 403):
+            sent = "another key" if self._key is not None else "a key"
+            raise EngineRefused(
+                f"{self.url} wants {sent} for {what}: its admin key where it has one, else its API key "
+                f"(status {answer.status})."
+            )
+        refusal = _refusal(answer)
+        error = _CONFLICTS.get(refusal.code, EngineRefused)
+        code = f"{refusal.code}: " if error is EngineRefused else ""
+        detail = answer.without_key(f"{code}{refusal.detail}")
+        raise error(f"{self.url} refused {what}: {detail} (status {answer.status})")
+
+
+def _refusal(answer: Answer) -> Refusal:
+    try:
+        return Refusal.from_json(answer.json(""))
+    except (ContractViolation, EngineAnswerInvalid):
+        return Refusal("NO_REASON", answer.text or "no reason was given")

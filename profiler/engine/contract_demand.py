@@ -1,0 +1,253 @@
+"""The engine plugin's messages for demand: routed tokens by source rank and phase, in windows.
+
+Like :mod:`profiler.engine.contract`, it imports only the standard library and numpy.
+
+A recording is held in a bounded ring inside the engine. ``POST /moeplan/demand/start`` opens one (409 while another
+is open: one recording at a time, so that two readers never take each other's windows). ``GET /moeplan/demand`` hands
+finished windows over, each once, oldest first; when the ring is full the oldest is dropped and counted.
+``POST /moeplan/demand/stop`` closes the window at hand; what is left can still be fetched, until the next start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from profiler.engine.counts_codec import decode_counts, encode_counts
+from profiler.engine.json_fields import ContractViolation, Fields, as_integer
+
+PHASES = ("prefill", "decode")
+MAX_RING_WINDOWS = 4096
+DEFAULT_RING_WINDOWS = 64
+DEFAULT_FETCH_WINDOWS = 8
+
+
+@dataclass(frozen=True)
+class DemandOptions:
+    """Body of ``POST /moeplan/demand/start``.
+
+    Attributes
+    ----------
+    window_steps : int or None
+        Steps (forward passes of all ranks together) in a window; or else
+    window_seconds : float or None
+        its length in seconds. Exactly one of the two is given.
+    max_steps : int or None
+        The recording stops by itself after so many steps; None means when told to.
+    ring_windows : int
+        Finished windows the engine keeps until they are fetched, 1 to :data:`MAX_RING_WINDOWS`.
+    """
+
+    window_steps: int | None = None
+    window_seconds: float | None = None
+    max_steps: int | None = None
+    ring_windows: int = DEFAULT_RING_WINDOWS
+
+    def to_json(self) -> dict[str, Any]:
+        return vars(self).copy()
+
+    @classmethod
+    def from_json(cls, message: object) -> DemandOptions:
+        fields = Fields(message, "demand")
+        window_steps, window_seconds = _steps_or_seconds(fields, steps="window_steps", seconds="window_seconds")
+        ring = fields.integer("ring_windows", minimum=1) if "ring_windows" in fields else DEFAULT_RING_WINDOWS
+        if ring > MAX_RING_WINDOWS:
+            raise ContractViolation(f"demand.ring_windows is {ring}; at most {MAX_RING_WINDOWS} are kept.")
+        return cls(
+            window_steps=window_steps,
+            window_seconds=window_seconds,
+            max_steps=fields.optional("max_steps", lambda name: fields.integer(name, minimum=1)),
+            ring_windows=ring,
+        )
+
+
+@dataclass(frozen=True)
+class DemandState:
+    """Answer of start and stop.
+
+    Attributes
+    ----------
+    engine : str
+    simulated : bool
+        As in ``PluginHealth``.
+    recording : bool
+        Whether steps are being counted now.
+    recording_id : str
+        Name of the recording; another one means that somebody else has started anew.
+    steps : int
+        Steps counted so far.
+    """
+
+    engine: str
+    simulated: bool
+    recording: bool
+    recording_id: str
+    steps: int
+
+    def to_json(self) -> dict[str, Any]:
+        return vars(self).copy()
+
+    @classmethod
+    def from_json(cls, message: object) -> DemandState:
+        fields = Fields(message, "demand")
+        return cls(
+            engine=fields.text("engine"),
+            simulated=fields.flag("simulated"),
+            recording=fields.flag("recording"),
+            recording_id=fields.text("recording_id"),
+            steps=fields.integer("steps"),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PhaseCounts:
+    """What one phase routed in a window.
+
+    Attributes
+    ----------
+    phase : {"prefill", "decode"}
+    steps : int
+        Steps of the window in which at least one rank had tokens of this phase.
+    tokens : int
+        Tokens (rows) of all ranks, each counted once whatever its top-k.
+    counts_LSE : ndarray
+        int64 [L, S, E], routed (token, expert) pairs by decoder layer, source rank and logical expert.
+    """
+
+    phase: str
+    steps: int
+    tokens: int
+    counts_LSE: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class DemandWindow:
+    """One finished window.
+
+    Attributes
+    ----------
+    index : int
+        Number of the window in its recording, from 0; a gap shows windows that were dropped or lost.
+    first_step, steps : int
+        First engine step, counted from the engine's start, and number of steps.
+    seconds : float
+        Wall-clock length.
+    generation, last_generation : int
+        ``Placement.generation`` at the first and at the last step: they differ when the layout changed in between.
+    phases : tuple of PhaseCounts
+        Phases that had tokens.
+    """
+
+    index: int
+    first_step: int
+    steps: int
+    seconds: float
+    generation: int
+    last_generation: int
+    phases: tuple[PhaseCounts, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all phases."""
+        return sum(phase.tokens for phase in self.phases)
+
+    def to_json(self) -> dict[str, Any]:
+        phases = [{**vars(phase), "counts_LSE": encode_counts(phase.counts_LSE)} for phase in self.phases]
+        return {**vars(self), "tokens": self.tokens, "phases": phases}
+
+    @classmethod
+    def from_json(cls, message: object, where: str, *, shape: tuple[int, int, int]) -> DemandWindow:
+        fields = Fields(message, where)
+        phases = tuple(
+            _phase_from_json(phase, f"{where}.phases[{index}]", shape=shape)
+            for index, phase in enumerate(fields.items("phases"))
+        )
+        return cls(
+            index=fields.integer("index"),
+            first_step=fields.integer("first_step"),
+            steps=fields.integer("steps", minimum=1),
+            seconds=fields.number("seconds"),
+            generation=fields.integer("generation"),
+            last_generation=fields.integer("last_generation"),
+            phases=phases,
+        )
+
+
+def _phase_from_json(message: object, where: str, *, shape: tuple[int, int, int]) -> PhaseCounts:
+    fields = Fields(message, where)
+    return PhaseCounts(
+        phase=fields.text("phase", allowed=PHASES),
+        steps=fields.integer("steps"),
+        tokens=fields.integer("tokens"),
+        counts_LSE=decode_counts(fields.value("counts_LSE"), f"{where}.counts_LSE", shape=shape),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class DemandAnswer:
+    """Answer of ``GET /moeplan/demand``.
+
+    Attributes
+    ----------
+    engine, simulated, recording, recording_id, steps
+        As in :class:`DemandState`.
+    layers, sources, experts : int
+        Shape of every window's counts.
+    windows : tuple of DemandWindow
+        Finished windows, oldest first, no longer held by the engine.
+    remaining : int
+        Finished windows that are still to be fetched.
+    dropped_windows : int
+        Windows lost so far because the ring was full.
+    """
+
+    engine: str
+    simulated: bool
+    recording: bool
+    recording_id: str
+    steps: int
+    layers: int
+    sources: int
+    experts: int
+    windows: tuple[DemandWindow, ...]
+    remaining: int
+    dropped_windows: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "windows": [window.to_json() for window in self.windows]}
+
+    @classmethod
+    def from_json(cls, message: object) -> DemandAnswer:
+        fields = Fields(message, "demand")
+        sizes = {name: fields.integer(name, minimum=1) for name in ("layers", "sources", "experts")}
+        shape = (sizes["layers"], sizes["sources"], sizes["experts"])
+        windows = fields.items("windows")
+        return cls(
+            engine=fields.text("engine"),
+            simulated=fields.flag("simulated"),
+            recording=fields.flag("recording"),
+            recording_id=fields.text("recording_id"),
+            steps=fields.integer("steps"),
+            windows=tuple(
+                DemandWindow.from_json(w, f"demand.windows[{i}]", shape=shape) for i, w in enumerate(windows)
+            ),
+            remaining=fields.integer("remaining"),
+            dropped_windows=fields.integer("dropped_windows"),
+            layers=shape[0],
+            sources=shape[1],
+            experts=shape[2],
+        )
+
+
+def _steps_or_seconds(fields: Fields, *, steps: str, seconds: str) -> tuple[int | None, float | None]:
+    """Read a length given in steps or in seconds, never in both."""
+    in_steps = fields.optional(steps, lambda name: as_integer(fields.value(name), f"{fields.where}.{name}", minimum=1))
+    in_seconds = fields.optional(seconds, fields.number)
+    if (in_steps is None) == (in_seconds is None):
+        raise ContractViolation(f"{fields.where} needs either {steps} or {seconds}, and not both.")
+    if in_seconds is not None and in_seconds <= 0:
+        raise ContractViolation(f"{fields.where}.{seconds} is {in_seconds:g}; it must be above 0.")
+    return in_steps, in_seconds

@@ -1,0 +1,162 @@
+"""Bounded HTTP to an engine: sizes, times and addresses are limited, and the key stays out of every text."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from placement.errors import BadOption
+from profiler.errors import EngineAnswerInvalid, EngineUnreachable
+
+MAX_ANSWER_BYTES = 256 * 2**20
+
+SHORTEST_STARRED_KEY = 4
+"""Shorter keys are parts of ordinary words; starring them would only spell them out."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Status and body of an answer that came in whole.
+
+    ``key`` is what the request was sent with: an engine that repeats it must not put it into a message of ours.
+    """
+
+    status: int
+    body: bytes
+    key: str | None = field(default=None, repr=False)
+
+    @property
+    def text(self) -> str:
+        """The body for messages: one line, at most 200 characters."""
+        return self.without_key(self.body.decode("utf-8", errors="replace"))
+
+    def without_key(self, text: str) -> str:
+        """Return a text of the engine for messages: one line, at most 200 characters, a repeated key starred."""
+        starred = text.replace(self.key, "***") if self.key and len(self.key) >= SHORTEST_STARRED_KEY else text
+        return " ".join(starred.split())[:200]
+
+    def json(self, what: str) -> Any:
+        """Parse the body. Raises :class:`EngineAnswerInvalid` naming ``what`` was asked for."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            raise EngineAnswerInvalid(f"{what}: the engine's answer is not JSON but {self.text[:80]!r}.") from None
+
+
+class EngineHttp:
+    """One engine's address, and requests to it.
+
+    Redirects are not followed and proxies of the environment are not used, so that a key goes to the engine named
+    and nowhere else.
+
+    Parameters
+    ----------
+    url
+        ``http://host:port`` or ``https://...``.
+    timeout_s
+        For a whole request, unless another is given with it.
+
+    Raises
+    ------
+    BadOption
+        The URL has no host, another scheme, or holds a password.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float) -> None:
+        self.url = _checked_url(url)
+        self.timeout_s = timeout_s
+        self._client = httpx.Client(
+            base_url=self.url,
+            follow_redirects=False,
+            trust_env=False,
+            # Compressed answers could unpack to any size.
+            headers={"accept-encoding": "identity"},
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        key: str | None,
+        body: object = None,
+        query: Mapping[str, str | int] | None = None,
+        timeout_s: float | None = None,
+    ) -> Answer:
+        """Send one request and read its whole answer.
+
+        Raises
+        ------
+        EngineUnreachable
+            No connection, or no whole answer in time.
+        EngineAnswerInvalid
+            The answer is larger than :data:`MAX_ANSWER_BYTES`, or no HTTP.
+        """
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        deadline_s = time.monotonic() + limit_s
+        what = f"{method} {self.url}{path}"
+        request = self._client.build_request(
+            method,
+            path,
+            params=dict(query or {}),
+            json=body,
+            headers={} if key is None else {"authorization": f"Bearer {key}"},
+            timeout=limit_s,
+        )
+        try:
+            response = self._client.send(request, stream=True)
+            try:
+                body_bytes = _whole_body(response, what, deadline_s=deadline_s, limit_s=limit_s)
+                return Answer(response.status_code, body_bytes, key)
+            finally:
+                response.close()
+        except httpx.TimeoutException:
+            raise _too_slow(what, limit_s) from None
+        except (httpx.RemoteProtocolError, httpx.DecodingError) as error:
+            raise EngineAnswerInvalid(f"{what}: the answer is not valid HTTP ({error}).") from None
+        except httpx.TransportError as error:
+            raise EngineUnreachable(f"{what}: the engine cannot be reached ({error}).") from None
+
+
+def checked_key(key: str | None, name: str) -> str | None:
+    """Return a key that can be sent in a header. Raises :class:`BadOption`, which does not repeat the key."""
+    if key is not None and (not key or not key.isascii() or not key.isprintable() or key != key.strip()):
+        raise BadOption(f"{name} must be printable ASCII text without spaces around it.")
+    return key
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, ValueError, TypeError):
+        raise BadOption("the engine's URL cannot be read; an example is http://127.0.0.1:30000.") from None
+    if parsed.userinfo:
+        raise BadOption("the engine's URL holds a user name or password; give the key apart from the URL.")
+    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
+        raise BadOption(f"the engine's URL {url!r} must be like http://127.0.0.1:30000.")
+    return str(parsed).rstrip("/")
+
+
+def _whole_body(response: httpx.Response, what: str, *, deadline_s: float, limit_s: float) -> bytes:
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise EngineAnswerInvalid(f"{what}: the answer is compressed, which was not asked for.")
+    body = bytearray()
+    for piece in response.iter_raw():
+        body += piece
+        if len(body) > MAX_ANSWER_BYTES:
+            raise EngineAnswerInvalid(f"{what}: the answer is larger than {MAX_ANSWER_BYTES} bytes.")
+        if time.monotonic() > deadline_s:
+            raise _too_slow(what, limit_s)
+    return bytes(body)
+
+
+def _too_slow(what: str, limit_s: float) -> EngineUnreachable:
+    return EngineUnreachable(f"{what}: no whole answer within {limit_s:g} s.")

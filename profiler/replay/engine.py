@@ -1,0 +1,273 @@
+"""The replay engine itself: one thread's state, without sockets or clock.
+
+Every method is called between steps, by one thread at a time (:class:`profiler.replay.loop.StepLoop`), as SGLang
+handles control requests between batches.
+"""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+import numpy.typing as npt
+
+from profiler.engine.contract import ABILITIES, CONTRACT_VERSION, REPLAY_ENGINE, Ability, Placement, PluginHealth
+from profiler.engine.contract_demand import DemandAnswer, DemandOptions, DemandState
+from profiler.engine.contract_measured import Measured
+from profiler.engine.contract_push import PushRequest
+from profiler.engine.json_fields import ContractViolation
+from profiler.engine.map_rules import layout_hash
+from profiler.replay.batching import ContinuousBatching
+from profiler.replay.demand import DemandRecorder
+from profiler.replay.dispatch import Dispatcher, Ranks, dispatcher_class
+from profiler.replay.measured import DispatchCounters
+from profiler.replay.options import REPLAYED_VERSION, ReplayOptions
+from profiler.replay.pushing import ChunkFailed, PushPlan, plan_push
+from profiler.replay.recorder import StatRecorder
+from profiler.replay.step import RoutedStep
+from profiler.replay.traffic import Traffic, assign_homes
+from profiler.replay.weights import SlotWeights
+from profiler.trace import NO_EXPERT
+
+
+class ReplayEngine:
+    """Serves a recorded trace step by step under a layout that can be replaced.
+
+    Parameters
+    ----------
+    traffic : Traffic
+    options : ReplayOptions
+    """
+
+    def __init__(self, traffic: Traffic, options: ReplayOptions) -> None:
+        options.check_against(layers=traffic.layers, experts=traffic.experts)
+        self.options = options
+        self._traffic = traffic
+        self.homes, home_Q = assign_homes(traffic, gpus=options.gpus, homes=options.homes)
+        self._batching = ContinuousBatching(
+            traffic,
+            home_Q,
+            gpus=options.gpus,
+            prefill_tokens=options.prefill_tokens,
+            running_per_gpu=options.running_per_gpu,
+            passes=options.passes,
+        )
+        self._moe_layers = traffic.moe_layers()
+        self._random_picks = np.random.default_rng(options.seed)
+        self._ranks = Ranks(options.gpus, options.gpus_per_node, options.slots_per_gpu)
+        self._map_LP = _first_map(traffic, options)
+        self._weights = SlotWeights(self._map_LP, moe_layers=self._moe_layers)
+        self._dispatcher = self._dispatcher_for(self._map_LP)
+        self._generation = 0
+        self._pushing = False
+        self._chunk_fault_left = options.faults.fail_chunk
+        self.steps = 0
+        sizes = {"layers": traffic.layers, "experts": traffic.experts}
+        self.recorder = StatRecorder(
+            ring_steps=options.recorder_ring_steps,
+            slots=self._map_LP.shape[1],
+            counting_ranks=options.gpus if options.a2a == "none" else 1,
+            **sizes,
+        )
+        self._demand = DemandRecorder(sources=options.gpus, **sizes)
+        self._counters = DispatchCounters(
+            layers=traffic.layers,
+            gpus=options.gpus,
+            gpus_per_node=options.gpus_per_node,
+            slots_per_gpu=options.slots_per_gpu,
+            all_to_all=options.a2a != "none",
+        )
+
+    # ------------------------------------------------------------------ serving
+
+    def step(self) -> bool:
+        """Serve one step of all ranks; return False when the trace has been served as often as asked for."""
+        batch = self._batching.next_batch()
+        if batch is None:
+            return False
+        recorded_LTK = self._traffic.experts_LRK[:, batch.row_T]
+        present_LTK = recorded_LTK != NO_EXPERT
+        experts_LTK = np.where(present_LTK, recorded_LTK, 0).astype(np.int64)
+        slots_LTK = self._dispatcher.slots_of(experts_LTK, source_T=batch.source_T, random_picks=self._random_picks)
+        step = RoutedStep(self.steps, self._generation, time.monotonic(), batch, experts_LTK, slots_LTK, present_LTK)
+        self._counters.observe(step)
+        self.recorder.observe(step)
+        self._demand.observe(step)
+        self.steps += 1
+        return True
+
+    # ------------------------------------------------------------------ what it says of itself
+
+    def health(self) -> PluginHealth:
+        return PluginHealth(
+            contract=CONTRACT_VERSION,
+            engine=REPLAY_ENGINE,
+            simulated=True,
+            moeplan_version=_moeplan_version(),
+            engine_version=REPLAYED_VERSION,
+            ranks=tuple(range(self.options.gpus)),
+            ranks_expected=self.options.gpus,
+            abilities={name: Ability(works=True) for name in ABILITIES},
+        )
+
+    def server_info(self) -> dict[str, object]:
+        """Return those of SGLang's server arguments that bear on experts."""
+        options = self.options
+        return {
+            "engine": REPLAY_ENGINE,
+            "simulated": True,
+            "version": REPLAYED_VERSION,
+            "model_path": self._traffic.model,
+            "tp_size": options.gpus,
+            "dp_size": options.gpus,
+            "ep_size": options.gpus,
+            "nnodes": options.nodes,
+            "enable_dp_attention": True,
+            "ep_dispatch_algorithm": options.dispatch,
+            "ep_num_redundant_experts": self._map_LP.shape[1] - self._traffic.experts,
+            "moe_a2a_backend": options.a2a,
+            "expert_distribution_recorder_mode": "stat" if options.recorder else None,
+            "expert_distribution_recorder_buffer_size": options.recorder_ring_steps,
+            "replay": {"trace": self._traffic.name, "homes": self.homes, "seed": options.seed, "steps": self.steps},
+        }
+
+    def placement(self, *, checksums: bool) -> Placement:
+        options, current_hash = self.options, layout_hash(self._map_LP)
+        return Placement(
+            engine=REPLAY_ENGINE,
+            simulated=True,
+            engine_version=REPLAYED_VERSION,
+            model=self._traffic.model,
+            layers=self._traffic.layers,
+            moe_layers=self._moe_layers,
+            experts=self._traffic.experts,
+            slots=self._map_LP.shape[1],
+            top_k=self._traffic.top_k,
+            ep_size=options.gpus,
+            nodes=options.nodes,
+            dispatch=options.dispatch,
+            a2a_backend=options.a2a,
+            quantization=None,
+            phase="both",
+            expert_bytes=options.expert_bytes,
+            free_bytes=None,
+            map_LP=self._map_LP,
+            layout_hash=current_hash,
+            rank_hashes=(current_hash,) * options.gpus,
+            generation=self._generation,
+            push_in_progress=self._pushing,
+            checksums=self._weights.checksums() if checksums else None,
+        )
+
+    def measured(self) -> Measured:
+        counters = self._counters
+        return Measured(
+            engine=REPLAY_ENGINE,
+            simulated=True,
+            layout_hash=layout_hash(self._map_LP),
+            generation=self._generation,
+            push_in_progress=self._pushing,
+            steps=counters.steps,
+            tokens=counters.tokens,
+            counts_LSG=counters.counts_LSG.copy(),
+            **vars(counters.shares()),
+        )
+
+    # ------------------------------------------------------------------ demand
+
+    def start_demand(self, options: DemandOptions) -> DemandState:
+        self._demand.start(options)
+        return self._demand_state()
+
+    def stop_demand(self) -> DemandState:
+        self._demand.stop()
+        return self._demand_state()
+
+    def fetch_demand(self, max_windows: int) -> DemandAnswer:
+        layers, sources, experts = self._demand.shape
+        return DemandAnswer(
+            **vars(self._demand_state()),
+            layers=layers,
+            sources=sources,
+            experts=experts,
+            windows=self._demand.fetch(max_windows),
+            remaining=self._demand.waiting_windows,
+            dropped_windows=self._demand.dropped_windows,
+        )
+
+    def _demand_state(self) -> DemandState:
+        demand = self._demand
+        return DemandState(REPLAY_ENGINE, True, demand.recording, demand.recording_id, demand.steps)
+
+    def dump_record(self) -> npt.NDArray[np.int32]:
+        """Return the recorder's expert counts, int32 [ring steps, L, E], and reset it."""
+        return self.recorder.dump(self._map_LP)
+
+    # ------------------------------------------------------------------ push
+
+    def begin_push(self, request: PushRequest) -> PushPlan:
+        """Check a push as a whole; unless it is a dry run, no other one begins until :meth:`end_push`.
+
+        Raises
+        ------
+        ContractViolation
+            As :func:`profiler.replay.pushing.plan_push`; ``ENGINE_BUSY`` while another push is under way.
+        """
+        if self._pushing:
+            raise ContractViolation("another push is under way; read the layout when it is done.", code="ENGINE_BUSY")
+        plan = plan_push(
+            request,
+            self._map_LP,
+            experts=self._traffic.experts,
+            gpus=self.options.gpus,
+            expert_bytes=self.options.expert_bytes,
+        )
+        self._pushing = not request.dry_run
+        return plan
+
+    def apply_chunk(self, plan: PushPlan, number: int) -> float:
+        """Apply chunk ``number`` (from 1) of a push; return the seconds it took.
+
+        Raises
+        ------
+        ChunkFailed
+            As asked for by ``Faults.fail_chunk``.
+        """
+        started_s = time.perf_counter()
+        if self._chunk_fault_left == number:
+            self._chunk_fault_left = None
+            raise ChunkFailed(f"chunk {number} failed on rank 0 (a fault asked for)")
+        layers = plan.chunks[number - 1].layers
+        new_LP = self._map_LP.copy()
+        new_LP[list(layers)] = plan.request.map_LP[list(layers)]
+        if not self.options.faults.weights_stay:
+            self._weights.move(self._map_LP, new_LP, layers=layers)
+        self._map_LP = new_LP
+        self._dispatcher = self._dispatcher_for(new_LP)
+        self._generation += number == 1
+        self._counters.reset()
+        return time.perf_counter() - started_s
+
+    def end_push(self, plan: PushPlan) -> None:
+        """Let the next push begin."""
+        self._pushing = False
+        self._generation += not plan.chunks
+
+    def _dispatcher_for(self, map_LP: npt.NDArray[np.int32]) -> Dispatcher:
+        kind = dispatcher_class(dispatch=self.options.dispatch, a2a_backend=self.options.a2a)
+        return kind.for_map(map_LP, experts=self._traffic.experts, ranks=self._ranks)
+
+
+def _first_map(traffic: Traffic, options: ReplayOptions) -> npt.NDArray[np.int32]:
+    if options.layout is not None:
+        return options.layout.slot_to_expert_LP.copy()
+    slot_P = np.arange(options.gpus * options.slots_per_gpu, dtype=np.int32)
+    return np.tile(slot_P % traffic.experts, (traffic.layers, 1))
+
+
+def _moeplan_version() -> str:
+    try:
+        return version("moeplan")
+    except PackageNotFoundError:
+        return "0+unknown"
