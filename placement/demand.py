@@ -67,7 +67,10 @@ class Demand:
         cls, tokens_WLE: npt.NDArray[np.integer] | Sequence[object], window_names: Sequence[str] = ()
     ) -> Demand:
         """Build demand from counts [W, L, E] (or [L, E]) whose sources are unknown, taken as uniform."""
-        tokens = np.asarray(tokens_WLE)
+        try:
+            tokens = np.asarray(tokens_WLE)
+        except ValueError as error:
+            raise BadDemandShape("the counts are ragged: every layer needs as many counts as experts.") from error
         tokens = tokens[None] if tokens.ndim == 2 else tokens
         if tokens.ndim != 3:
             raise BadDemandShape(f"counts have shape {tokens.shape}; they must be [windows, layers, experts].")

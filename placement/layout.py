@@ -101,9 +101,26 @@ class Layout:
 
 
 def layout_from_hosts(hosts_LGS: Sequence[Sequence[Sequence[int]]], *, experts: int) -> Layout:
-    """Build a layout from the experts of every GPU: ``hosts_LGS[layer][gpu]`` lists ``slots_per_gpu`` experts."""
-    flat_LP = [[expert for gpu in layer for expert in gpu] for layer in hosts_LGS]
-    return Layout(np.asarray(flat_LP, dtype=np.int32), gpus=len(hosts_LGS[0]), experts=experts)
+    """Build a layout from the experts of every GPU: ``hosts_LGS[layer][gpu]`` lists ``slots_per_gpu`` experts.
+
+    Raises
+    ------
+    BadMapShape
+        Naming the first layer or GPU whose length differs from the first one's.
+    """
+    if not hosts_LGS or not hosts_LGS[0]:
+        raise BadMapShape("the map has no layers or no GPUs.")
+    gpus, slots_per_gpu = len(hosts_LGS[0]), len(hosts_LGS[0][0])
+    for layer, hosts_GS in enumerate(hosts_LGS):
+        if len(hosts_GS) != gpus:
+            raise BadMapShape(f"layer {layer} lists {len(hosts_GS)} GPUs, layer 0 lists {gpus}.")
+        for gpu, hosts_S in enumerate(hosts_GS):
+            if len(hosts_S) != slots_per_gpu:
+                raise BadMapShape(
+                    f"layer {layer}, GPU {gpu} has {len(hosts_S)} experts; every GPU has as many as the first, "
+                    f"{slots_per_gpu}."
+                )
+    return Layout(np.asarray(hosts_LGS).reshape(len(hosts_LGS), gpus * slots_per_gpu), gpus=gpus, experts=experts)
 
 
 def _check_ids(slots_LP: npt.NDArray[np.integer], *, experts: int) -> None:

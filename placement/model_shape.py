@@ -66,7 +66,7 @@ class ModelShape:
             experts=experts,
             top_k=top_k,
             moe_layers=moe_layers,
-            draft_layers=int(config.get("num_nextn_predict_layers") or 0),
+            draft_layers=_whole(config, "num_nextn_predict_layers"),
             expert_groups=groups if isinstance(groups, int) and groups > 1 else None,
             name=name or str(config.get("_name_or_path") or config.get("model_type") or ""),
         )
@@ -85,13 +85,24 @@ def _positive(config: Mapping[str, Any], keys: tuple[str, ...]) -> int:
 
 def _has_experts(config: Mapping[str, Any], layer: int) -> bool:
     """Follow the rules of DeepSeek (first_k_dense_replace, moe_layer_freq) and Qwen (decoder_sparse_step, mlp_only)."""
+    without_experts = config.get("mlp_only_layers") or []
+    if not isinstance(without_experts, list):
+        raise BadModelConfig(f"mlp_only_layers is {without_experts!r}; a list of layers is needed.")
     frequency = config.get("moe_layer_freq", 1)
     if isinstance(frequency, list):
         return layer < len(frequency) and bool(frequency[layer])
-    step = int(config.get("decoder_sparse_step") or 1)
     return (
-        layer >= int(config.get("first_k_dense_replace") or 0)
-        and layer % int(frequency or 1) == 0
-        and layer not in (config.get("mlp_only_layers") or [])
-        and (layer + 1) % step == 0
+        layer >= _whole(config, "first_k_dense_replace")
+        and layer % (_whole(config, "moe_layer_freq") or 1) == 0
+        and layer not in without_experts
+        and (layer + 1) % (_whole(config, "decoder_sparse_step") or 1) == 0
     )
+
+
+def _whole(config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise BadModelConfig(f"{key} is {value!r}; a whole number of at least 0 is needed.")
+    return value

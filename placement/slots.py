@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from placement.errors import (
+    BadOption,
     DraftSlotsNotDivisible,
+    GpusNotPositive,
     NotEnoughLiveSlots,
     RedundancyTooHigh,
     SlotsBelowExperts,
@@ -13,6 +15,7 @@ from placement.errors import (
 
 def smallest_slots_per_gpu(*, experts: int, gpus: int) -> int:
     """Return the fewest slots per GPU that hold every expert once."""
+    _check_gpus(gpus)
     return -(-experts // gpus)
 
 
@@ -22,26 +25,32 @@ def slots_per_gpu_from_redundant(*, experts: int, gpus: int, redundant: int) -> 
     Raises
     ------
     SlotsNotDivisible
-        With the nearest valid numbers of redundant slots below and above.
-    SlotsBelowExperts, RedundancyTooHigh
+        With the nearest valid numbers of redundant slots.
+    SlotsBelowExperts, RedundancyTooHigh, GpusNotPositive
         As in :func:`check_slots_per_gpu`.
     """
+    _check_gpus(gpus)
     slots, rest = divmod(experts + redundant, gpus)
     if rest:
         valid = nearest_valid_redundant(experts=experts, gpus=gpus, redundant=redundant)
         raise SlotsNotDivisible(
             f"{experts} experts + {redundant} redundant = {experts + redundant} slots do not divide by {gpus} GPUs; "
-            f"the nearest valid numbers of redundant slots are {' and '.join(map(str, valid))}."
+            f"use {' or '.join(map(str, valid))} redundant slots."
         )
     check_slots_per_gpu(experts=experts, gpus=gpus, slots_per_gpu=slots)
     return slots
 
 
 def nearest_valid_redundant(*, experts: int, gpus: int, redundant: int) -> list[int]:
-    """Return the two valid redundant counts next to ``redundant``, never below zero."""
+    """Return the valid redundant counts next to ``redundant``: two, or one at an end of the range.
+
+    Valid is what divides by the GPUs, holds every expert, and needs no expert twice on one GPU.
+    """
+    lowest = smallest_slots_per_gpu(experts=experts, gpus=gpus) * gpus - experts
+    highest = experts * (gpus - 1)
     below = (experts + redundant) // gpus * gpus - experts
-    candidates = [below, below + gpus] if below >= 0 else [below + gpus, below + 2 * gpus]
-    return [value for value in candidates if 0 <= value <= experts * (gpus - 1)]
+    first = min(max(below, lowest), highest)
+    return [value for value in (first, first + gpus) if value <= highest]
 
 
 def check_slots_per_gpu(*, experts: int, gpus: int, slots_per_gpu: int) -> None:
@@ -53,7 +62,10 @@ def check_slots_per_gpu(*, experts: int, gpus: int, slots_per_gpu: int) -> None:
         ``slots_per_gpu * gpus < experts``.
     RedundancyTooHigh
         ``slots_per_gpu > experts``.
+    GpusNotPositive
+        ``gpus < 1``.
     """
+    _check_gpus(gpus)
     slots = slots_per_gpu * gpus
     if slots < experts:
         raise SlotsBelowExperts(
@@ -69,6 +81,7 @@ def check_slots_per_gpu(*, experts: int, gpus: int, slots_per_gpu: int) -> None:
 
 def check_draft_slots(*, draft_experts: int, draft_redundant: int, gpus: int) -> None:
     """Refuse a GPU count that suits the target model but not its draft (MTP) model."""
+    _check_gpus(gpus)
     if (draft_experts + draft_redundant) % gpus:
         valid = nearest_valid_redundant(experts=draft_experts, gpus=gpus, redundant=draft_redundant)
         raise DraftSlotsNotDivisible(
@@ -79,9 +92,16 @@ def check_draft_slots(*, draft_experts: int, draft_redundant: int, gpus: int) ->
 
 def check_live_slots(*, experts: int, slots_per_gpu: int, live_gpus: int) -> None:
     """Refuse to plan for the GPUs left after failures when they cannot hold every expert."""
+    if slots_per_gpu < 1:
+        raise BadOption(f"slots_per_gpu is {slots_per_gpu}; a GPU has at least 1 slot.")
     if slots_per_gpu * live_gpus < experts:
         needed = -(-experts // slots_per_gpu)
         raise NotEnoughLiveSlots(
             f"{live_gpus} live GPUs x {slots_per_gpu} slots are {live_gpus * slots_per_gpu} slots for {experts} "
             f"experts; at least {needed} live GPUs are needed."
         )
+
+
+def _check_gpus(gpus: int) -> None:
+    if gpus < 1:
+        raise GpusNotPositive(f"got {gpus} GPUs; at least 1 is needed.")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import networkx as nx
 import numpy as np
@@ -86,7 +87,7 @@ def from_cost_matrix(cost_GG: Sequence[Sequence[float]], *, gpus: int) -> Topolo
     costs_GG = np.asarray(cost_GG, dtype=float)
     links = [(a, b) for a in range(gpus) for b in range(gpus) if a != b]
     if not links:
-        return Topology(1)
+        return Topology(gpus)
     lowest = min(costs_GG[a, b] for a, b in links)
     highest = max(costs_GG[a, b] for a, b in links)
     if lowest == highest:
@@ -113,7 +114,8 @@ def _check_cost_matrix(cost_GG: Sequence[Sequence[float]], *, gpus: int) -> None
         if len(costs) != gpus:
             raise BadTopology(f"row {row} of the cost matrix has {len(costs)} entries; it must be {gpus} x {gpus}.")
         for column, cost in enumerate(costs):
-            if isinstance(cost, bool) or not isinstance(cost, (int, float)) or not math.isfinite(cost) or cost < 0:
+            is_number = isinstance(cost, Real) and not isinstance(cost, bool)
+            if not is_number or not 0 <= cost <= sys.float_info.max:
                 raise BadTopology(f"cost [{row}][{column}] is {cost}; costs are finite numbers >= 0.")
         if costs[row] != 0:
             raise BadTopology(f"cost [{row}][{row}] is {costs[row]}; a GPU reaches itself at cost 0.")
