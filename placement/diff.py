@@ -127,9 +127,11 @@ def align(layout: Layout, *, to: Layout) -> Layout:
     """Reorder slots inside each GPU so that as many as possible hold what they hold in ``to``.
 
     The result is what should be pushed: every expert stays on its GPU, and :func:`diff` counts no more changed than
-    moved slots. It depends on the experts of each GPU only, not on their order in ``layout``. No metric changes: an engine picks GPUs by the order of GPUs, and the rank tables of static dispatch
-    draw among an expert's replicas by their position, which reordering inside a GPU keeps. Only the slot ids that the
-    engine reports change. (Relabelling GPUs, by contrast, changes what static dispatch draws.)
+    moved slots. It depends on the experts of each GPU only, not on their order in ``layout``.
+
+    No metric changes: the engine's nearest rule goes by GPU and node, and the rank tables of static dispatch draw among
+    an expert's replicas by their position, which reordering inside a GPU keeps. Only the slot ids that the engine
+    reports change. (Relabelling GPUs, by contrast, changes what static dispatch draws.)
 
     Raises
     ------
