@@ -1,0 +1,96 @@
+"""Total variation between profiles and the notice that it raises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placement.demand import Demand
+from placement.drift import profile_drift_notices, total_variation_L
+from placement.errors import BadOption, EmptyProfile, LayoutMismatch
+from tests.placement.case_files import case
+
+
+def test_a_shifted_workload_is_told_with_its_distance():
+    known = case("L20_workload_shift")
+    old, new = (Demand.uniform(known.json(name)["logical_count"]) for name in ("old.json", "new.json"))
+
+    assert total_variation_L(old, new)[0] == pytest.approx(known.oracle["total_variation"])
+    (notice,) = profile_drift_notices(old, new)
+    assert notice.code == known.error_code
+    assert "0.75" in notice.detail
+    assert "plan again" in notice.detail
+
+
+def test_more_of_the_same_traffic_is_no_drift():
+    a, b = Demand.uniform([[80, 10, 5, 5]]), Demand.uniform([[800, 100, 50, 50]])
+
+    assert total_variation_L(a, b).tolist() == [0]
+    assert profile_drift_notices(a, b) == ()
+
+
+def test_drift_at_the_limit_is_allowed_and_above_it_is_told():
+    a, b = Demand.uniform([[3, 1]]), Demand.uniform([[1, 1]])
+
+    assert profile_drift_notices(a, b, limit=0.25) == ()
+    assert len(profile_drift_notices(a, b, limit=0.24)) == 1
+
+
+def test_the_mean_over_moe_layers_counts_and_the_worst_layer_is_named():
+    a = Demand.uniform([[0, 0], [1, 1], [1, 0]])
+    b = Demand.uniform([[0, 0], [1, 1], [0, 1]])
+
+    np.testing.assert_array_equal(total_variation_L(a, b), [np.nan, 0, 1])
+    (notice,) = profile_drift_notices(a, b, limit=0.4)
+    assert "0.50 on average over 2 MoE layers" in notice.detail
+    assert "layer 2: 1.00" in notice.detail
+
+
+def test_a_layer_that_only_one_demand_has_is_not_compared():
+    variation_L = total_variation_L(Demand.uniform([[1, 1], [1, 0]]), Demand.uniform([[0, 0], [0, 1]]))
+
+    np.testing.assert_array_equal(variation_L, [np.nan, 1])
+
+
+def test_windows_and_sources_are_added_up():
+    a = Demand(np.array([[[[1, 0], [2, 0]]], [[[0, 3], [0, 0]]]]), "measured", ("x", "y"))
+
+    assert total_variation_L(a, Demand.uniform([[1, 1]])).tolist() == [0]
+
+
+def test_demands_of_other_models_are_refused():
+    with pytest.raises(LayoutMismatch, match="1 layers x 2 experts and 1 x 3"):
+        total_variation_L(Demand.uniform([[1, 1]]), Demand.uniform([[1, 1, 1]]))
+
+
+def test_demands_without_a_common_layer_are_refused():
+    with pytest.raises(EmptyProfile, match="no layer has traffic in both"):
+        profile_drift_notices(Demand.uniform([[0, 0], [1, 1]]), Demand.uniform([[1, 1], [0, 0]]))
+
+
+@pytest.mark.parametrize("limit", [-0.1, 1.1, float("nan")])
+def test_a_limit_outside_zero_to_one_is_refused(limit):
+    with pytest.raises(BadOption, match="drift limit"):
+        profile_drift_notices(Demand.uniform([[1]]), Demand.uniform([[1]]), limit=limit)
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> list[Demand]:
+    rows = st.lists(st.integers(0, 1000), min_size=4, max_size=4).filter(any)
+    return [Demand.uniform([draw(rows)]) for _ in range(3)]
+
+
+@given(profiles())
+@settings(max_examples=80, deadline=None)
+def test_total_variation_is_a_distance_between_zero_and_one(three):
+    a, b, c = three
+
+    def distance(x: Demand, y: Demand) -> float:
+        return float(total_variation_L(x, y)[0])
+
+    assert distance(a, a) == 0
+    assert distance(a, b) == distance(b, a)
+    assert 0 <= distance(a, b) <= 1 + 1e-12
+    assert distance(a, c) <= distance(a, b) + distance(b, c) + 1e-12
