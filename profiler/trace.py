@@ -6,8 +6,9 @@ chunks; the Parquet writer and :mod:`profiler.windows` consume them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 import numpy as np
@@ -19,6 +20,9 @@ NO_EXPERT = np.uint16(0xFFFF)
 """Filler in :attr:`TokenChunk.topk_LTK` where a token has no routed expert (dense layer, padding)."""
 
 Phase = Literal["prefill", "decode", "mixed"]
+
+PHASE_NUMBERS: Mapping[Phase, int] = MappingProxyType({"mixed": 0, "prefill": 1, "decode": 2})
+"""Phases as numbers, in :attr:`TokenChunk.phase_T` and in trace files; 0 where a single token's phase is unknown."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class TokenChunk:
     domain_T : ndarray
         int32 [T], index into ``domain_names``, -1 where unknown.
     phase_T : ndarray
-        uint8 [T]: 0 unknown, 1 prefill, 2 decode.
+        uint8 [T], by :data:`PHASE_NUMBERS`.
     step_T : ndarray
         int64 [T], engine step (forward pass), -1 where unknown.
     window : str

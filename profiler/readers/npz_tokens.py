@@ -26,11 +26,10 @@ from profiler.readers.counts import (
 from profiler.readers.layer_rows import decoder_layer_rows
 from profiler.readers.npz_archive import NpzArchive
 from profiler.readers.options import ReadOptions
-from profiler.trace import NO_EXPERT, TokenChunk, TraceHeader
+from profiler.trace import NO_EXPERT, PHASE_NUMBERS, TokenChunk, TraceHeader
 
 IDS_PER_CHUNK = 4 * 2**20
 """Routed ids in one chunk: small against a file, large against Python's cost per chunk."""
-PREFILL, DECODE = 1, 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,7 +215,9 @@ class TokenNpzReader:
         phases = np.zeros(self._tokens, dtype=np.uint8)
         if "req_prompt_tokens" in self._archive.members and "position" in self._archive.members:
             prompt_tokens = self._per_request("req_prompt_tokens", request_ids)[request_ids]
-            phases = np.where(positions < prompt_tokens, PREFILL, DECODE).astype(np.uint8)
+            phases = np.where(positions < prompt_tokens, PHASE_NUMBERS["prefill"], PHASE_NUMBERS["decode"]).astype(
+                np.uint8
+            )
         return _TokenColumns(
             request_id_T=request_ids,
             position_T=positions.astype(np.int32),

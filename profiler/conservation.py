@@ -1,0 +1,68 @@
+"""Every layer with experts routes every token to top-k experts, so all of them count the same.
+
+Where they do not, a part of the picks was not counted (vllm-project/vllm#21883 is one way it happens), and a plan
+would be made for traffic that looks different from layer to layer for no reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from placement.notice import Notice
+
+SHOWN_LAYERS = 8
+
+
+def conservation_notices(
+    sums_WL: npt.NDArray[np.int64], window_names: Sequence[str], expected_W: Sequence[int | None]
+) -> tuple[Notice, ...]:
+    """Return the warning ``TOKEN_CONSERVATION``, if some layers count more or less than they should.
+
+    Parameters
+    ----------
+    sums_WL : ndarray
+        int64 [W, L], routed tokens of each window and layer; layers without any (dense ones) are not judged.
+    window_names : sequence of str
+    expected_W : sequence of int or None
+        Tokens x top-k of each window. Where unknown, the sum that most layers have (of equally frequent ones the
+        largest: picks get lost, not invented).
+
+    Returns
+    -------
+    tuple of Notice
+        None or one, naming the layers of the window that is furthest off.
+    """
+    worst: tuple[float, str] = (0.0, "")
+    windows_off = 0
+    for sums_L, name, expected in zip(sums_WL, window_names, expected_W, strict=True):
+        busy = np.flatnonzero(sums_L)
+        if busy.size == 0:
+            continue
+        right = expected or _most_common(sums_L[busy])
+        off = busy[sums_L[busy] != right]
+        if off.size == 0:
+            continue
+        windows_off += 1
+        share = float(np.abs(sums_L[off] - right).max()) / right
+        if share > worst[0]:
+            basis = "tokens x top-k" if expected else "the commonest sum"
+            worst = (share, f"{_layers(off, sums_L)} in window {name!r}, where {right} are right ({basis})")
+    if not windows_off:
+        return ()
+    others = f"; {windows_off - 1} more windows are off by less" if windows_off > 1 else ""
+    detail = f"layers count different numbers of routed tokens, so some were lost or counted twice: {worst[1]}, off by up to {worst[0]:.2%}{others}."
+    return (Notice("TOKEN_CONSERVATION", detail),)
+
+
+def _most_common(sums: npt.NDArray[np.int64]) -> int:
+    times: Counter[int] = Counter(int(value) for value in sums)
+    return max(times, key=lambda value: (times[value], value))
+
+
+def _layers(off: npt.NDArray[np.intp], sums_L: npt.NDArray[np.int64]) -> str:
+    shown = ", ".join(f"layer {layer} has {sums_L[layer]}" for layer in off[:SHOWN_LAYERS])
+    return shown if off.size <= SHOWN_LAYERS else f"{shown} and {off.size - SHOWN_LAYERS} more layers"
