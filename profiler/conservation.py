@@ -54,7 +54,10 @@ def conservation_notices(
     if not windows_off:
         return ()
     others = f"; {windows_off - 1} more windows are off by less" if windows_off > 1 else ""
-    detail = f"layers count different numbers of routed tokens, so some were lost or counted twice: {worst[1]}, off by up to {worst[0]:.2%}{others}."
+    detail = (
+        "layers count different numbers of routed tokens, so some were lost or counted twice: "
+        f"{worst[1]}, off by up to {worst[0]:.2%}{others}."
+    )
     return (Notice("TOKEN_CONSERVATION", detail),)
 
 

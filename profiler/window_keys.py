@@ -67,7 +67,7 @@ class WindowCutter:
         if kind == "domain":
             raise BadOption(f"{self._reader.name} holds counts; windows by domain need a token trace.")
         known = chunk.steps > 0 if kind == "steps" else chunk.seconds > 0
-        if not known:
+        if not known and chunk.tokens_LSE.any():
             raise BadOption(f"{self._reader.name} does not say how many {kind} it spans; windows by file are possible.")
         start = self._steps_so_far if kind == "steps" else self._seconds_so_far
         self._steps_so_far += chunk.steps

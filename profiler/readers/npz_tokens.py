@@ -28,7 +28,7 @@ from profiler.readers.npz_archive import NpzArchive
 from profiler.readers.options import ReadOptions
 from profiler.trace import NO_EXPERT, PHASE_NUMBERS, TokenChunk, TraceHeader
 
-IDS_PER_CHUNK = 4 * 2**20
+IDS_PER_CHUNK = 2**20
 """Routed ids in one chunk: small against a file, large against Python's cost per chunk."""
 
 
@@ -105,7 +105,7 @@ class TokenNpzReader:
         """Do nothing: one archive is a whole recording."""
 
     def chunks(self) -> Iterator[TokenChunk]:
-        """Yield the tokens in order, about four million ids at a time."""
+        """Yield the tokens in order, about a million ids at a time."""
         columns = self._token_columns()
         ids_RTK = self._archive.read("topk")
         self._shared_total = 0

@@ -173,14 +173,20 @@ class ParquetReader:
 
 
 def _column(table: pa.Table, name: str) -> npt.NDArray[Any]:
-    values: npt.NDArray[Any] = table.column(name).to_numpy()
-    return values
+    return _joined(table.column(name).chunks, table.schema.field(name).type)
 
 
 def _lists(table: pa.Table, name: str) -> npt.NDArray[Any]:
     """Return the values of a column of lists, one after the other."""
-    values = [chunk.flatten().to_numpy() for chunk in table.column(name).chunks]
-    return values[0] if len(values) == 1 else np.concatenate(values)
+    return _joined([chunk.flatten() for chunk in table.column(name).chunks], table.schema.field(name).type.value_type)
+
+
+def _joined(chunks: list[pa.Array], kind: pa.DataType) -> npt.NDArray[Any]:
+    # Through DLPack: Arrow's own to_numpy() imports pandas where that is installed, 46 MB for nothing.
+    arrays = [np.from_dlpack(chunk) for chunk in chunks if len(chunk)]
+    if not arrays:
+        return np.zeros(0, dtype=str(kind).replace("double", "float64"))
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _runs(values: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
