@@ -1,0 +1,252 @@
+"""Routed tokens of one rank: counted on the device, closed into windows, kept in a bounded ring.
+
+Nothing in here waits for the device while the engine serves: counts are added by kernels on the stream of the
+forward pass, a finished window is copied to host memory in the background, and only fetching it waits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from profiler.engine.contract_demand import PHASES, DemandOptions
+from profiler.plugin.graph_tap import GraphTap
+from profiler.plugin.own_rows import StepRows, own_bounds
+from profiler.plugin.rank_view import RankView
+
+
+class HostCopy:
+    """A copy of a device tensor in host memory that arrives in the background."""
+
+    def __init__(self, tensor: Any) -> None:
+        import torch
+
+        self._arrived: Any = None
+        if not tensor.is_cuda:
+            self._host = tensor.clone()
+            return
+        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._host.copy_(tensor, non_blocking=True)
+        self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._arrived.record()
+
+    def numpy(self) -> npt.NDArray[np.int64]:
+        """Wait for the copy and return it."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        array: npt.NDArray[np.int64] = self._host.numpy()
+        return array
+
+
+@dataclass
+class _OpenWindow:
+    index: int
+    first_step: int = 0
+    steps: int = 0
+    opened_s: float = 0.0
+    generation: int = 0
+    last_generation: int = 0
+    tokens: list[int] = field(default_factory=lambda: [0] * len(PHASES))
+    phase_steps: list[list[int]] = field(default_factory=lambda: [[] for _ in PHASES])
+
+
+@dataclass(frozen=True)
+class RankWindow:
+    """One rank's part of a finished window.
+
+    Attributes
+    ----------
+    index, first_step, steps : int
+    seconds : float
+    generation, last_generation : int
+        As in ``DemandWindow``.
+    tokens : list of int
+        Own tokens by phase.
+    phase_steps : list of list of int
+        Steps of the window, from 0, in which this rank had tokens, by phase.
+    counts : HostCopy
+        int64 [phases, layers, experts + 1]; the last column collects padding and fused shared experts.
+    """
+
+    index: int
+    first_step: int
+    steps: int
+    seconds: float
+    generation: int
+    last_generation: int
+    tokens: list[int]
+    phase_steps: list[list[int]]
+    counts: HostCopy
+
+    def counts_FLE(self) -> npt.NDArray[np.int64]:
+        """Return int64 [phases, layers, experts]."""
+        return self.counts.numpy()[:, :, :-1]
+
+
+class DemandRecorder:
+    """A recording on one rank.
+
+    Parameters
+    ----------
+    layers, experts : int
+    device
+        Where the router's ids are.
+    view : RankView
+    options : DemandOptions
+        ``window_seconds`` is kept by whoever calls :meth:`close_window` on all ranks at once.
+    recording_id : str
+    clock
+        Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        layers: int,
+        experts: int,
+        device: Any,
+        view: RankView,
+        options: DemandOptions,
+        recording_id: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        import torch
+
+        self.recording_id = recording_id
+        self.recording = True
+        self.steps = 0
+        self.dropped_windows = 0
+        self._view = view
+        self._options = options
+        self._clock = clock
+        self._experts = experts
+        self._counts_FLE = torch.zeros((len(PHASES), layers, experts + 1), dtype=torch.int64, device=device)
+        self._one = torch.ones((), dtype=torch.int64, device=device)
+        self._ring: deque[RankWindow] = deque()
+        self._step: StepRows | None = None
+        self._seen_layers: set[int] = set()
+        self._window = _OpenWindow(index=0, opened_s=clock())
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a forward pass that counts is running."""
+        return self._step is not None
+
+    @property
+    def finished_windows(self) -> int:
+        return len(self._ring)
+
+    def begin_step(self, rows: StepRows, *, tap: GraphTap | None) -> None:
+        """A forward pass of the served model begins."""
+        self._step = rows
+        self._seen_layers.clear()
+        if tap is not None and self._view.counts_its_rows:
+            tap.clear()
+
+    def count_layer(self, layer: int, topk_ids_RK: Any, *, padded_tokens: Sequence[int] | None) -> None:
+        """Count a layer's routing as the router hands it over: logical expert ids, before replicas are chosen."""
+        step = self._step
+        if step is None:
+            return
+        self._seen_layers.add(layer)
+        if not self._view.counts_its_rows or step.tokens == 0:
+            return
+        rows = int(topk_ids_RK.shape[0])
+        start, end = own_bounds(self._view, step.tokens, rows=rows, padded_tokens=padded_tokens)
+        bins = self._bins(topk_ids_RK[start:end].flatten().to(self._counts_FLE.dtype))
+        self._counts_FLE[step.phase, layer].scatter_add_(0, bins, self._one.expand(bins.shape))
+
+    def end_step(self, *, first_step: int, generation: int, tap: GraphTap | None) -> None:
+        """The forward pass is over: count what graphs wrote, note the step, close the window when it is full.
+
+        Parameters
+        ----------
+        first_step : int
+            The engine's number of this step.
+        generation : int
+            Applied pushes so far.
+        """
+        step, self._step = self._step, None
+        if step is None:
+            return
+        if tap is not None and self._view.counts_its_rows and step.tokens:
+            self._count_captured(step, tap)
+        window = self._window
+        if window.steps == 0:
+            window.first_step, window.generation, window.opened_s = first_step, generation, self._clock()
+        window.last_generation = generation
+        if step.tokens:
+            window.phase_steps[step.phase].append(window.steps)
+            window.tokens[step.phase] += step.tokens if self._view.attn_tp_rank == 0 else 0
+        window.steps += 1
+        self.steps += 1
+        if self._options.window_steps is not None and window.steps >= self._options.window_steps:
+            self.close_window()
+        if self._options.max_steps is not None and self.steps >= self._options.max_steps:
+            self.stop()
+
+    def close_window(self) -> None:
+        """Finish the window at hand, unless it is empty."""
+        window = self._window
+        if window.steps == 0:
+            return
+        finished = RankWindow(
+            index=window.index,
+            first_step=window.first_step,
+            steps=window.steps,
+            seconds=self._clock() - window.opened_s,
+            generation=window.generation,
+            last_generation=window.last_generation,
+            tokens=window.tokens,
+            phase_steps=window.phase_steps,
+            counts=HostCopy(self._counts_FLE),
+        )
+        self._counts_FLE.zero_()
+        if len(self._ring) >= self._options.ring_windows:
+            self._ring.popleft()
+            self.dropped_windows += 1
+        self._ring.append(finished)
+        self._window = _OpenWindow(index=window.index + 1, opened_s=self._clock())
+
+    def stop(self) -> None:
+        """Finish the recording; its windows can still be fetched."""
+        self.close_window()
+        self.recording = False
+
+    def fetch(self, max_windows: int) -> list[RankWindow]:
+        """Hand over finished windows, oldest first, each once."""
+        return [self._ring.popleft() for _ in range(min(max_windows, len(self._ring)))]
+
+    def _count_captured(self, step: StepRows, tap: GraphTap) -> None:
+        import torch
+
+        unseen = [layer for layer in tap.written_layers if layer not in self._seen_layers]
+        if not unseen:
+            return
+        for ids_LRK, rows in tap.captured():
+            start, end = own_bounds(self._view, step.tokens, rows=rows, padded_tokens=None)
+            row_R = torch.arange(ids_LRK.shape[1], device=ids_LRK.device)
+            own_R = (row_R >= start) & (row_R < torch.minimum(torch.as_tensor(end, device=rows.device), rows))
+            layer_U = torch.tensor(unseen, device=ids_LRK.device)
+            ids_URK = ids_LRK[layer_U].to(torch.int64)
+            bins_URK = torch.where(own_R[None, :, None], self._bins(ids_URK), self._experts)
+            flat = bins_URK.flatten(1)
+            self._counts_FLE[step.phase].index_add_(0, layer_U, self._histogram(flat))
+
+    def _histogram(self, bins_UN: Any) -> Any:
+        import torch
+
+        histogram = torch.zeros((bins_UN.shape[0], self._experts + 1), dtype=torch.int64, device=bins_UN.device)
+        return histogram.scatter_add_(1, bins_UN, self._one.expand(bins_UN.shape))
+
+    def _bins(self, expert_ids: Any) -> Any:
+        """Send padding (-1) and fused shared experts (ids from E on) to the last column."""
+        import torch
+
+        return torch.where((expert_ids < 0) | (expert_ids >= self._experts), self._experts, expert_ids)

@@ -1,0 +1,191 @@
+"""Starts and stops a real SGLang on the CPU: two ranks, expert parallelism over gloo, float32."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+KIT = Path(__file__).parent / "kit"
+START_LIMIT_S = 300.0
+REDUNDANT = 8
+
+
+@dataclass
+class EngineServer:
+    """A running SGLang.
+
+    Attributes
+    ----------
+    url, version : str
+    fault_file : Path
+        What the faults plugin of the kit reads.
+    log_file : Path
+    """
+
+    url: str
+    version: str
+    fault_file: Path
+    log_file: Path
+    client: httpx.Client = field(repr=False)
+
+    def get(self, path: str, **parameters: Any) -> httpx.Response:
+        return self.client.get(path, params=parameters)
+
+    def put(self, path: str, body: object) -> httpx.Response:
+        return self.client.put(path, json=body)
+
+    def post(self, path: str, body: object | None = None) -> httpx.Response:
+        return self.client.post(path, json=body)
+
+    @contextmanager
+    def fault(self, name: str) -> Iterator[None]:
+        """Break the weight mover while the block runs."""
+        self.fault_file.write_text(name)
+        try:
+            yield
+        finally:
+            self.fault_file.unlink()
+
+    def flush_cache(self) -> None:
+        """Forget cached prefixes, so that every prompt is computed anew."""
+        for _ in range(50):
+            if self.client.post("/flush_cache").status_code == 200:
+                return
+            time.sleep(0.1)
+        raise TimeoutError("the engine did not become idle")
+
+
+@contextmanager
+def engine_server(
+    environment: Path,
+    model: Path,
+    folder: Path,
+    *,
+    arguments: tuple[str, ...] = (),
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[EngineServer]:
+    """Run an engine for a block.
+
+    Parameters
+    ----------
+    environment
+        Virtual environment made by ``kit/setup.sh``.
+    model
+        Checkpoint.
+    folder
+        For its log and the fault file.
+    arguments
+        More server arguments; a later one overrides an earlier one.
+    variables
+        More environment variables.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    version = _version(environment)
+    port = _free_port()
+    fault_file, log_file = folder / "fault", folder / "engine.log"
+    with log_file.open("w") as log:
+        process = subprocess.Popen(
+            [str(environment / "bin" / "python"), "-m", "sglang.launch_server", *_arguments(model, port), *arguments],
+            env={**os.environ, **_variables(folder, fault_file), **(variables or {})},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300.0) as client:
+            _wait_until_up(client, process, log_file)
+            yield EngineServer(f"http://127.0.0.1:{port}", version, fault_file, log_file, client)
+    finally:
+        _stop(process)
+
+
+def _arguments(model: Path, port: int) -> list[str]:
+    pairs = {
+        "--model-path": str(model),
+        "--host": "127.0.0.1",
+        "--port": str(port),
+        "--device": "cpu",
+        "--dtype": "float32",
+        "--tp": "2",
+        "--ep-size": "2",
+        "--ep-num-redundant-experts": str(REDUNDANT),
+        "--ep-dispatch-algorithm": "dynamic",
+        "--sampling-backend": "pytorch",
+        "--grammar-backend": "none",
+        "--mem-fraction-static": "0.3",
+        "--max-total-tokens": "4096",
+        "--max-running-requests": "8",
+    }
+    flags = ["--disable-overlap-schedule", "--enable-return-routed-experts"]
+    return [*(word for pair in pairs.items() for word in pair), *flags]
+
+
+def _variables(folder: Path, fault_file: Path) -> dict[str, str]:
+    return {
+        "PYTHONPATH": os.pathsep.join(str(KIT / plugin) for plugin in ("cpu_shim", "faults")),
+        "PYTHONUNBUFFERED": "1",
+        "MOEPLAN_TEST_FAULT_FILE": str(fault_file),
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "SGLANG_CPU_OMP_THREADS_BIND": "0|1",
+        "SGLANG_EXPERT_DISTRIBUTION_RECORDER_DIR": str(folder / "dumps"),
+        "SGLANG_EXPERT_LOCATION_UPDATER_CANARY": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def _version(environment: Path) -> str:
+    command = "from importlib.metadata import version; print(version('sglang'))"
+    return subprocess.check_output([str(environment / "bin" / "python"), "-c", command], text=True).strip()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _wait_until_up(client: httpx.Client, process: subprocess.Popen[bytes], log_file: Path) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"SGLang ended with {process.returncode}:\n{_tail(log_file)}")
+        try:
+            if client.get("/health_generate", timeout=30.0).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.5)
+    raise TimeoutError(f"SGLang was not up after {START_LIMIT_S:g} s:\n{_tail(log_file)}")
+
+
+def _tail(log_file: Path, *, lines: int = 40) -> str:
+    return "\n".join(log_file.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the engine and whatever it started: they share a process group."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=30.0)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def read_server_info(server: EngineServer) -> dict[str, Any]:
+    """Return the engine's own view of its arguments."""
+    return dict(json.loads(server.get("/server_info").content))

@@ -1,0 +1,93 @@
+"""SGLang plugin that lets the real engine serve a MoE model with expert parallelism on a CPU (0.5.16 and 0.5.23).
+
+It replaces only what needs a GPU: the expert kernels, two collectives, pinned memory. Routing, expert location,
+recorder, scheduler and HTTP server are SGLang's own.
+"""
+
+import threading
+
+_stripped = threading.local()
+
+
+def _without_dispatch_info(original, *args, **kwargs):
+    """0.5.16's native router refuses dispatch info; keep it for after the router (see _map_to_slots)."""
+    _stripped.info = kwargs.pop("expert_location_dispatch_info", None)
+    try:
+        return original(*args, **kwargs)
+    finally:
+        _stripped.info = None
+
+
+def _map_to_slots(original, *args, **kwargs):
+    """0.5.16 turns expert ids into slots on GPUs only; do it here where a GPU would."""
+    topk_ids, topk_weights, recorder_ids = original(*args, **kwargs)
+    if getattr(_stripped, "info", None) is not None:
+        from sglang.srt.eplb.expert_location_dispatch import topk_ids_logical_to_physical
+
+        topk_ids = recorder_ids = topk_ids_logical_to_physical(topk_ids, _stripped.info)
+    return topk_ids, topk_weights, recorder_ids
+
+
+def _experts(original, layer, x, topk_output, config):
+    """The experts of this rank in plain torch; ids below 0 belong to other ranks."""
+    import torch
+    import torch.nn.functional as F
+
+    weights, ids = topk_output[0], topk_output[1]
+    out = torch.zeros(x.shape, dtype=torch.float32)
+    for expert in range(layer.w13_weight.shape[0]):
+        rows, columns = (ids == expert).nonzero(as_tuple=True)
+        if rows.numel():
+            gate, up = F.linear(x[rows], layer.w13_weight[expert]).chunk(2, -1)
+            product = F.linear(F.silu(gate) * up, layer.w2_weight[expert]).float()
+            out.index_add_(0, rows, product * weights[rows, columns].float()[:, None])
+    return out.to(x.dtype)
+
+
+def _pad_inputs(original, batch, model_runner, *args, **kwargs):
+    """DP attention pads batches, and the torch attention backend has no fill value on a CPU."""
+    backend = type(model_runner.attn_backend)
+    if not hasattr(backend, "get_cpu_graph_seq_len_fill_value"):
+        backend.get_cpu_graph_seq_len_fill_value = lambda self: 1
+    return original(batch, model_runner, *args, **kwargs)
+
+
+def _reduce_scatterv(original, group, input_, output=None, sizes=None):
+    """SGLang's own needs NCCL; over gloo take this rank's rows of an all-reduce."""
+    sizes = sizes or [input_.shape[0] // group.world_size] * group.world_size
+    rank = group.rank_in_group
+    part = group.all_reduce(input_.clone()).narrow(0, sum(sizes[:rank]), sizes[rank])
+    return part.contiguous() if output is None else output.copy_(part)
+
+
+def _unpinned_memory():
+    import torch
+
+    zeros = torch.zeros
+    torch.zeros = lambda *args, **kwargs: zeros(*args, **{k: v for k, v in kwargs.items() if k != "pin_memory"})
+    for name, function in {"is_current_stream_capturing": lambda: False, "empty_cache": lambda: None}.items():
+        if not hasattr(torch.cpu, name):
+            setattr(torch.cpu, name, function)
+    try:
+        from sglang.srt.mem_cache.pool_host import common
+    except ImportError:
+        return
+    if hasattr(common, "ALLOC_MEMORY_FUNCS"):
+        common.ALLOC_MEMORY_FUNCS["cpu"] = lambda dims, dtype, **kwargs: zeros(dims, dtype=dtype)
+
+
+def register():
+    import sglang
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    _unpinned_memory()
+    hooks = {
+        "sglang.srt.layers.moe.fused_moe_native.moe_forward_native": _experts,
+        "sglang.srt.model_executor.forward_batch_info.ForwardBatch._pad_inputs_to_size": _pad_inputs,
+        "sglang.srt.distributed.parallel_state.GroupCoordinator.reduce_scatterv": _reduce_scatterv,
+    }
+    if sglang.__version__.startswith("0.5.16"):
+        hooks["sglang.srt.layers.moe.topk.select_experts"] = _without_dispatch_info
+        hooks["sglang.srt.layers.moe.topk._post_process_topk_ids"] = _map_to_slots
+    for target, hook in hooks.items():
+        HookRegistry.register(target, hook, HookType.AROUND)

@@ -1,0 +1,120 @@
+"""Requests to an engine under test, and what they routed."""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.engine.engine_server import EngineServer
+
+NEW_TOKENS = 16
+
+
+def prompts(count: int, *, seed: int) -> list[list[int]]:
+    """Return prompts of 12 to 60 random byte tokens."""
+    draw = random.Random(seed)
+    return [[draw.randrange(256) for _ in range(draw.randrange(12, 60))] for _ in range(count)]
+
+
+EIGHT_PROMPTS = prompts(8, seed=7)
+
+
+def generate(server: EngineServer, prompt: Sequence[int], **fields: Any) -> dict[str, Any]:
+    """Send one greedy request."""
+    sampling = {"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True}
+    response = server.post("/generate", {"input_ids": list(prompt), "sampling_params": sampling, **fields})
+    response.raise_for_status()
+    return dict(response.json())
+
+
+@dataclass(frozen=True)
+class GreedyRun:
+    """Eight greedy answers.
+
+    Attributes
+    ----------
+    tokens : list of list of int
+    logprobs : list of float
+        Of all prompt tokens.
+    """
+
+    tokens: list[list[int]]
+    logprobs: list[float]
+
+    def equal_outputs(self, other: GreedyRun) -> int:
+        return sum(mine == theirs for mine, theirs in zip(self.tokens, other.tokens, strict=True))
+
+    def largest_logprob_difference(self, other: GreedyRun) -> float:
+        return max(abs(mine - theirs) for mine, theirs in zip(self.logprobs, other.logprobs, strict=True))
+
+
+def greedy_run(server: EngineServer) -> GreedyRun:
+    """Answer the eight prompts one after another, nothing cached."""
+    answers = []
+    for prompt in EIGHT_PROMPTS:
+        server.flush_cache()
+        answers.append(generate(server, prompt, return_logprob=True, logprob_start_len=0))
+    logprobs = [
+        float(entry[0])
+        for answer in answers
+        for entry in answer["meta_info"]["input_token_logprobs"]
+        if entry[0] is not None
+    ]
+    return GreedyRun([answer["output_ids"] for answer in answers], logprobs)
+
+
+@dataclass(frozen=True)
+class Routed:
+    """What requests routed by the engine's own account.
+
+    Attributes
+    ----------
+    tokens : dict of str to int
+        By phase.
+    counts_LSE : dict of str to ndarray
+        int64 [L, S, E], by phase.
+    """
+
+    tokens: dict[str, int]
+    counts_LSE: dict[str, npt.NDArray[np.int64]]
+
+
+def routed_by_requests(
+    server: EngineServer,
+    requests: Sequence[tuple[list[int], int]],
+    *,
+    layers: int,
+    experts: int,
+    top_k: int,
+    sources: int,
+) -> Routed:
+    """Send requests (prompt, data-parallel rank) at once and count their ``routed_experts`` by source and phase."""
+    server.flush_cache()
+    fields = [{"routed_dp_rank": rank} if sources > 1 else {} for _prompt, rank in requests]
+    with ThreadPoolExecutor(len(requests)) as pool:
+        answers = list(
+            pool.map(
+                lambda pair: generate(server, pair[0][0], return_routed_experts=True, **pair[1]),
+                zip(requests, fields, strict=True),
+            )
+        )
+    counts = {phase: np.zeros((layers, sources, experts), dtype=np.int64) for phase in ("prefill", "decode")}
+    tokens = {"prefill": 0, "decode": 0}
+    for (prompt, rank), answer in zip(requests, answers, strict=True):
+        meta = answer["meta_info"]
+        assert meta["cached_tokens"] == 0
+        if sources > 1:
+            assert meta["dp_rank"] == rank
+        ids_TLK = np.frombuffer(base64.b64decode(meta["routed_experts"]), dtype="<i4").reshape(-1, layers, top_k)
+        for phase, part_TLK in (("prefill", ids_TLK[: len(prompt)]), ("decode", ids_TLK[len(prompt) :])):
+            tokens[phase] += len(part_TLK)
+            for layer in range(layers):
+                counts[phase][layer, rank] += np.bincount(part_TLK[:, layer].ravel(), minlength=experts)
+    return Routed(tokens, counts)

@@ -1,0 +1,182 @@
+"""Counts in windows equal a plain count of the same routing, eager or out of a captured graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiler.engine.contract_demand import DemandOptions
+from profiler.plugin.demand_recorder import DemandRecorder
+from profiler.plugin.graph_tap import GraphTap
+from profiler.plugin.own_rows import StepRows
+from profiler.plugin.rank_view import RankView
+from tests.profiler.plugin.views import dp_attention, plain
+
+LAYERS, EXPERTS, TOP_K = 3, 6, 2
+MOE_LAYERS = (1, 2)
+
+
+def recorder(view: RankView, **options: Any) -> DemandRecorder:
+    clock = iter(range(1000))
+    return DemandRecorder(
+        layers=LAYERS,
+        experts=EXPERTS,
+        device=torch.device("cpu"),
+        view=view,
+        options=DemandOptions(**options),
+        recording_id="r",
+        clock=lambda: float(next(clock)),
+    )
+
+
+def routing(seed: int, rows: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.stack([torch.randperm(EXPERTS, generator=generator)[:TOP_K] for _ in range(rows)]).int()
+
+
+def plain_count(ids_RK: torch.Tensor) -> npt.NDArray[np.int64]:
+    return np.bincount(ids_RK.numpy().ravel(), minlength=EXPERTS)
+
+
+def run_step(
+    found: DemandRecorder,
+    step: StepRows,
+    ids_RK: torch.Tensor,
+    *,
+    padded: list[int] | None,
+    number: int,
+    tap: Any = None,
+) -> None:
+    found.begin_step(step, tap=tap)
+    for layer in MOE_LAYERS:
+        found.count_layer(layer, ids_RK, padded_tokens=padded)
+    found.end_step(first_step=number, generation=number // 3, tap=tap)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 6), st.integers(0, 3)), min_size=1, max_size=8),
+    window_steps=st.integers(1, 4),
+)
+def test_windows_hold_what_was_routed(steps: list[tuple[int, int, int]], window_steps: int) -> None:
+    found = recorder(plain(0), window_steps=window_steps)
+    expected = np.zeros((2, EXPERTS), dtype=np.int64)
+    for number, (phase, tokens, padding) in enumerate(steps):
+        ids_RK = routing(number, tokens + padding) if tokens + padding else torch.zeros((0, TOP_K), dtype=torch.int32)
+        run_step(found, StepRows(phase, tokens), ids_RK, padded=None, number=number)
+        expected[phase] += plain_count(ids_RK[:tokens])
+    found.stop()
+    windows = found.fetch(100)
+    counts_FLE = sum(window.counts_FLE() for window in windows)
+    assert isinstance(counts_FLE, np.ndarray)
+    for layer in range(LAYERS):
+        np.testing.assert_array_equal(counts_FLE[:, layer], expected * (layer in MOE_LAYERS))
+    assert [window.index for window in windows] == list(range(len(windows)))
+    assert sum(window.steps for window in windows) == len(steps)
+    assert all(window.steps == window_steps for window in windows[:-1])
+
+
+def test_padding_ids_and_shared_experts_are_left_out() -> None:
+    found = recorder(plain(0), window_steps=1)
+    run_step(found, StepRows(0, 2), torch.tensor([[0, EXPERTS], [-1, 5]]), padded=None, number=0)
+    (window,) = found.fetch(1)
+    assert window.counts_FLE()[0, 1].tolist() == [1, 0, 0, 0, 0, 1]
+
+
+def test_gathered_rows_go_to_their_rank() -> None:
+    ids_RK = routing(1, 9)
+    padded = [4, 5]
+    for rank, own in enumerate((ids_RK[:3], ids_RK[4:8])):
+        found = recorder(dp_attention(rank, ranks=2), window_steps=1)
+        run_step(found, StepRows(1, len(own)), ids_RK, padded=padded, number=0)
+        (window,) = found.fetch(1)
+        np.testing.assert_array_equal(window.counts_FLE()[1, 2], plain_count(own))
+
+
+def test_captured_routing_is_counted_after_the_step() -> None:
+    """A replayed graph runs no Python: only the tap's buffers tell what was routed."""
+    tap = GraphTap(layers=LAYERS, top_k=TOP_K)
+    ids_RK = routing(2, 8)
+    tap.make_room(ids_RK)
+    found = recorder(dp_attention(1, ranks=2), window_steps=1)
+    found.begin_step(StepRows(1, 3), tap=tap)
+    for layer in MOE_LAYERS:
+        tap.write(layer, ids_RK)  # what the graph does
+    found.end_step(first_step=0, generation=0, tap=tap)
+    (window,) = found.fetch(1)
+    for layer in MOE_LAYERS:
+        np.testing.assert_array_equal(window.counts_FLE()[1, layer], plain_count(ids_RK[4:7]))
+    assert window.counts_FLE()[:, 0].sum() == 0
+
+
+def test_only_the_buffer_of_the_replayed_graph_counts() -> None:
+    tap = GraphTap(layers=LAYERS, top_k=TOP_K)
+    small, large = routing(3, 2), routing(4, 6)
+    tap.make_room(small)
+    tap.write(1, small)
+    tap.make_room(large)
+    found = recorder(plain(0), window_steps=1)
+    found.begin_step(StepRows(1, 2), tap=tap)
+    found.end_step(first_step=0, generation=0, tap=tap)
+    (window,) = found.fetch(1)
+    assert window.counts_FLE().sum() == 0, "no graph ran in this step"
+    found.begin_step(StepRows(1, 5), tap=tap)
+    tap.write(1, large)
+    found.end_step(first_step=1, generation=0, tap=tap)
+    (window,) = found.fetch(1)
+    np.testing.assert_array_equal(window.counts_FLE()[1, 1], plain_count(large[:5]))
+
+
+def test_eager_layers_are_not_counted_again_from_the_tap() -> None:
+    tap = GraphTap(layers=LAYERS, top_k=TOP_K)
+    ids_RK = routing(5, 4)
+    tap.make_room(ids_RK)
+    for layer in MOE_LAYERS:
+        tap.write(layer, ids_RK)
+    found = recorder(plain(0), window_steps=1)
+    run_step(found, StepRows(0, 4), ids_RK, padded=None, number=0, tap=tap)
+    (window,) = found.fetch(1)
+    np.testing.assert_array_equal(window.counts_FLE()[0, 1], plain_count(ids_RK))
+
+
+def test_ring_drops_the_oldest() -> None:
+    found = recorder(plain(0), window_steps=1, ring_windows=2)
+    for number in range(5):
+        run_step(found, StepRows(0, 1), routing(number, 1), padded=None, number=number)
+    assert found.dropped_windows == 3
+    assert [window.index for window in found.fetch(10)] == [3, 4]
+    assert found.fetch(10) == []
+
+
+def test_empty_window_is_not_closed_and_stop_closes_the_last() -> None:
+    found = recorder(plain(0), window_seconds=1.0)
+    found.close_window()
+    assert found.finished_windows == 0
+    run_step(found, StepRows(0, 1), routing(0, 1), padded=None, number=7)
+    found.stop()
+    (window,) = found.fetch(1)
+    assert (window.first_step, window.steps, window.generation) == (7, 1, 2)
+    assert not found.recording
+
+
+def test_recording_ends_after_max_steps() -> None:
+    found = recorder(plain(0), window_steps=10, max_steps=2)
+    for number in range(2):
+        run_step(found, StepRows(0, 1), routing(number, 1), padded=None, number=number)
+    assert not found.recording
+    assert found.finished_windows == 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_of_one_attention_group_count_tokens_once(rank: int) -> None:
+    found = recorder(plain(rank), window_steps=1)
+    run_step(found, StepRows(0, 3), routing(0, 3), padded=None, number=0)
+    (window,) = found.fetch(1)
+    assert window.tokens == [3 * (rank == 0), 0]
+    assert window.counts_FLE().sum() == (3 * TOP_K * len(MOE_LAYERS) if rank == 0 else 0)
