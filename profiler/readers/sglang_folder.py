@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
@@ -28,8 +27,8 @@ class SglangFolderReader:
 
     Parameters
     ----------
-    path : Path
-        The folder.
+    name : str
+        Name of the folder.
     readers : sequence of readers
         One per recording, at least one.
 
@@ -39,8 +38,8 @@ class SglangFolderReader:
         The recordings have different layers or experts, or some hold counts and some tokens.
     """
 
-    def __init__(self, path: Path, readers: Sequence[RecordingReader]) -> None:
-        self._path = path
+    def __init__(self, name: str, readers: Sequence[RecordingReader]) -> None:
+        self._name = name
         self._readers = tuple(readers)
         headers = [reader.header for reader in readers]
         for reader in readers:
@@ -59,7 +58,7 @@ class SglangFolderReader:
 
     @property
     def name(self) -> str:
-        return self._path.name
+        return self._name
 
     @cached_property
     def content_hash(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,18 +48,19 @@ def open_sglang_pt(path: Path, options: ReadOptions) -> SglangReader:
     """
     if not path.is_dir():
         return _open_recording([path], options, name=path.name)
-    recordings = recordings_in(path)
+    recordings = group_recordings(
+        file for file in path.iterdir() if file.suffix in (".pt", ".pth") and not file.name.startswith(".")
+    )
     if not recordings:
         raise UnknownFormat(f"the folder {path} holds no .pt file.")
+    name = path.resolve().name  # the path may be "."
     if len(recordings) == 1:
-        return _open_recording(recordings[0], options, name=path.name)
-    return SglangFolderReader(
-        path, [_open_recording(files, options, name=_recording_name(files)) for files in recordings]
-    )
+        return _open_recording(recordings[0], options, name=name)
+    return SglangFolderReader(name, [_open_recording(files, options, name=_name_of(files)) for files in recordings])
 
 
-def recordings_in(folder: Path) -> list[tuple[Path, ...]]:
-    """Group the ``.pt`` files of a folder by recording.
+def group_recordings(paths: Iterable[Path]) -> list[tuple[Path, ...]]:
+    """Group ``.pt`` files by recording.
 
     Each rank names its file after its own clock, so the files of one recording differ by fractions of a second: in
     the order of time, a recording ends where a rank comes again or a minute passes. Files of other names are
@@ -70,10 +71,9 @@ def recordings_in(folder: Path) -> list[tuple[Path, ...]]:
     list of tuple of Path
         Files that are no rank files first, by name, then recordings by time.
     """
-    files = sorted(file for file in folder.iterdir() if file.suffix == ".pt" and not file.name.startswith("."))
     timed: list[tuple[float, int, Path]] = []
     single: list[tuple[Path, ...]] = []
-    for file in files:
+    for file in sorted(paths):
         match = RANK_FILE.fullmatch(file.name)
         if match is None:
             single.append((file,))
@@ -89,7 +89,7 @@ def recordings_in(folder: Path) -> list[tuple[Path, ...]]:
     return single + [tuple(by_rank[rank] for rank in sorted(by_rank)) for by_rank in recordings]
 
 
-def _recording_name(files: Sequence[Path]) -> str:
+def _name_of(files: Sequence[Path]) -> str:
     match = RANK_FILE.fullmatch(files[0].name)
     return files[0].name if match is None else f"expert_distribution_recorder_{match['time']}"
 
