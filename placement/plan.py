@@ -169,8 +169,9 @@ class Plan:
     def _check_sums(self) -> None:
         """Refuse loads of other traffic than the heat's: dispatch spreads a layer's tokens, it never loses any."""
         tokens_L = self.heat_LE.sum(axis=1)
-        if not tokens_L.any():
-            raise BadPlan("heat_LE is zero everywhere; there is nothing to plan for.")
+        busy = set(np.flatnonzero(tokens_L).tolist())
+        if not busy or not busy <= set(self.model.moe_layers):
+            raise BadPlan(f"layers {sorted(busy)} have traffic, layers {list(self.model.moe_layers)} have experts.")
         for name in ("load_before_LG", "load_after_LG"):
             off_L = np.abs(getattr(self, name).sum(axis=1) - tokens_L)
             layer = int(off_L.argmax())

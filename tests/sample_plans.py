@@ -59,7 +59,7 @@ def make_plan(sample: Sample) -> Plan:
     rng = np.random.default_rng(1)
     shuffled = Layout(rng.permuted(trivial.slot_to_expert_LP, axis=1), gpus=topology.gpus, experts=demand.experts)
     even = _hottest_everywhere(np.ones_like(heat_LE), gpus=topology.gpus, slots_per_gpu=sample.slots_per_gpu)
-    moves = diff(trivial, ours, topology, expert_bytes=sample.expert_bytes)
+    moves = diff(trivial, ours, expert_bytes=sample.expert_bytes, moe_layers=demand.moe_layers)
     metrics = {
         name: _judged(layout, trivial, sample)
         for name, layout in {
@@ -103,7 +103,8 @@ def make_plan(sample: Sample) -> Plan:
 def _judged(layout: Layout, before: Layout, sample: Sample) -> PlanMetrics:
     figures = score(layout, sample.demand, sample.topology, dispatch=sample.dispatch)
     holdout = sample.holdout and score(layout, sample.holdout, sample.topology, dispatch=sample.dispatch)
-    return PlanMetrics.of(figures, moved_slots=diff(before, layout, sample.topology).moved_slots, holdout=holdout)
+    moved = diff(before, layout, moe_layers=sample.demand.moe_layers).moved_slots
+    return PlanMetrics.of(figures, moved_slots=moved, holdout=holdout)
 
 
 def _bound(best: PlanMetrics, sample: Sample) -> Bound:

@@ -30,7 +30,7 @@ def render_report(plan: Plan) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    moves = plan.moves
+    moves, slots = plan.moves, plan.layout.slots * len(plan.model.moe_layers)
     return environment.get_template("report.html.j2").render(
         plan=plan,
         subject=facts.subject(plan),
@@ -46,10 +46,10 @@ def render_report(plan: Plan) -> str:
         holdout_windows=tables.windows(plan.metrics.holdout) if plan.metrics.holdout else None,
         layers=tables.layer_rows(plan),
         gpus=tables.gpu_rows(plan),
-        moved_share=percent(moves.moved_slots / (plan.layout.slots * plan.layout.layers)),
+        moved_share=percent(moves.moved_slots / slots),
         moved_by_layer=columns_svg(moves.by_layer, label=_moves_in_words(plan, "layer", moves.by_layer)),
         moved_by_gpu=columns_svg(moves.received_by_gpu, label=_moves_in_words(plan, "GPU", moves.received_by_gpu)),
-        all_slots=count(plan.layout.slots * plan.layout.layers),
+        all_slots=count(slots),
         model_facts=facts.model_facts(plan),
         option_facts=facts.option_facts(plan),
         commands=facts.commands(plan),

@@ -98,12 +98,14 @@ def _proof_sentence(plan: Plan) -> str:
         if bound is None:
             return "How far from the best possible balance this is, is not known."
         relaxation = plan.bound.relaxation["imbalance"]
-        return f"No layout's worst window can be below {ratio(bound)} (proven, {relaxation})."
+        return f"No layout's worst window can be below {ratio(bound)} (proven; relaxation: {relaxation})."
     bound = plan.local_bound
     if bound is None:
         return "" if plan.local is None else "How far from the best possible share this is, is not known."
     relaxation = plan.bound.relaxation[local_name(plan)]
-    sentence = f"No layout of {plan.slots_per_gpu} slots per GPU can pass {percent(bound)} (proven, {relaxation})"
+    sentence = (
+        f"No layout of {plan.slots_per_gpu} slots per GPU can pass {percent(bound)} (proven; relaxation: {relaxation})"
+    )
     if bound < plan.options.local_target:
         return f"{sentence}: the target needs more slots."
     if plan.status is Status.OPTIMAL:

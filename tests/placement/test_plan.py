@@ -125,7 +125,11 @@ CONTRADICTIONS = {
     "layout of other GPUs": (lambda plan: {"topology": Topology(2)}, "GPUs"),
     "heat of other experts": (lambda plan: {"heat_LE": plan.heat_LE[:, :-1]}, "heat_LE has shape"),
     "heat of other traffic": (lambda plan: {"heat_LE": plan.heat_LE * 2}, "layer 1 adds up|adds up to"),
-    "heat of no traffic": (lambda plan: {"heat_LE": plan.heat_LE * 0}, "zero everywhere"),
+    "heat of no traffic": (lambda plan: {"heat_LE": plan.heat_LE * 0}, r"layers \[\] have traffic"),
+    "traffic in a dense layer": (
+        lambda plan: {"model": replace(plan.model, moe_layers=(2, 3, 4, 5))},
+        r"layers \[1, 2, 3, 4, 5\] have traffic",
+    ),
     "load of other layers": (lambda plan: {"load_before_LG": plan.load_before_LG[:-1]}, "load_before_LG has shape"),
     "load that loses tokens": (
         lambda plan: {"load_after_LG": _edited(plan.load_after_LG, 0)},

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -22,6 +22,7 @@ from tests.api.report.markup import painted_steps
 from tests.sample_plans import make_plan, small_sample
 
 
+@settings(deadline=None)
 @given(arrays(np.int64, st.tuples(st.integers(1, 7), st.integers(1, 12)), elements=st.integers(-1, 4)))
 def test_every_cell_is_painted_once_in_its_step(step_RC: npt.NDArray[np.int64]) -> None:
     svg = cells_svg(step_RC, scale="heat", label="x")
@@ -118,6 +119,7 @@ def test_columns_are_scaled_to_the_highest_and_zeros_left_out() -> None:
     assert _heights(columns_svg([3], label="x"), "after") == [100.0]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(1, 20))
 def test_ticks_are_few_and_stand_at_the_middle_of_their_cells(length: int, at_most: int) -> None:
     found = ticks(length, at_most=at_most)

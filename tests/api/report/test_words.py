@@ -42,8 +42,12 @@ def _sentences(plan: Plan) -> str:
         (0.664, None, "66.4 % of routed tokens stay on their home GPU: the target of 60 % is reached."),
         (0.536, 0.7, "53.6 % of routed tokens stay on their home GPU: 6.4 points short of the target of 60 %."),
         (0.5999, 0.7, "less than 0.1 points short of the target"),
-        (0.536, 0.541, "No layout of 12 slots per GPU can pass 54.1 % (proven, replica counts): the target needs more"),
-        (0.63, 0.7, "can pass 70.0 % (proven, replica counts); this plan is within 10.00 % of it."),
+        (
+            0.536,
+            0.541,
+            "No layout of 12 slots per GPU can pass 54.1 % (proven; relaxation: replica counts): the target needs more",
+        ),
+        (0.63, 0.7, "can pass 70.0 % (proven; relaxation: replica counts); this plan is within 10.00 % of it."),
         (0.63, None, "How far from the best possible share this is, is not known."),
     ],
 )
@@ -53,7 +57,7 @@ def test_the_target_and_the_proof(plan: Plan, share: float, bound: float | None,
 
 def test_a_proven_optimum_is_called_one(plan: Plan) -> None:
     best = replace(_with_share(plan, 0.7, bound=0.7), status=Status.OPTIMAL)
-    assert "can pass 70.0 % (proven, replica counts): this plan is optimal." in _sentences(best)
+    assert "can pass 70.0 % (proven; relaxation: replica counts): this plan is optimal." in _sentences(best)
 
 
 def test_a_share_that_rounds_to_the_target_is_not_called_reached(plan: Plan) -> None:
@@ -79,7 +83,7 @@ def test_without_home_gpus_the_balance_comes_first() -> None:
 def test_the_balance_objective_has_its_own_bound(plan: Plan) -> None:
     balance = replace(plan, options=replace(plan.options, objective=Objective.BALANCE))
     assert verdict(balance).headline.startswith("The busiest GPU computes")
-    assert "No layout's worst window can be below 1.000 (proven, mean load)." in verdict(balance).details
+    assert "No layout's worst window can be below 1.000 (proven; relaxation: mean load)." in verdict(balance).details
     assert any("home GPU" in detail for detail in verdict(balance).details)
     unproven = replace(balance, bound=NONE)
     assert "How far from the best possible balance this is, is not known." in verdict(unproven).details

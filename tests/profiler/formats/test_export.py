@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.errors import LayoutMismatch
@@ -43,6 +43,7 @@ def layouts(draw: st.DrawFn) -> Layout:
     return Layout(np.array(rows), gpus=gpus, experts=experts)
 
 
+@settings(deadline=None)
 @given(layouts())
 def test_every_layout_comes_back(tmp_path_factory: pytest.TempPathFactory, layout: Layout) -> None:
     path = tmp_path_factory.getbasetemp() / "layout.json"

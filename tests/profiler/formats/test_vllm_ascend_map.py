@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.errors import BadMapShape, DuplicateOnDevice, LayoutMismatch
@@ -43,6 +43,7 @@ def test_u16_ids_count_and_not_the_order_in_the_file(file: str) -> None:
     assert [notice.code for notice in notices] == ["IDS_NOT_IN_ORDER"]
 
 
+@settings(deadline=None)
 @given(st.permutations(range(3)), st.permutations(range(4)))
 def test_any_order_gives_the_same_layout(
     tmp_path_factory: pytest.TempPathFactory, layer_order: list[int], device_order: list[int]
