@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import pickletools
 from typing import IO
 
 from profiler.errors import UnreadableDump, UnsafePickle
 
+PROTOCOL = 2
+"""Of the pickles of ``torch.save``, whatever Python's own default is; its safe loader knows no other."""
 MAX_CONTAINERS = 20_000_000
 """Lists, dicts, tuples and calls: one byte of pickle each, but about a hundred bytes of memory."""
 MAX_DEPTH = 32
@@ -68,6 +71,9 @@ def check_pickle(pickle: bytes, *, name: str) -> None:
                     f"{name} is nested more than {MAX_DEPTH} deep or holds more than {MAX_CONTAINERS} containers."
                 )
     except _DAMAGE as error:
+        unknown = find_unknown_global(io.BytesIO(pickle))  # it may come later, in a pickle made by other means
+        if unknown is not None:
+            raise _refusal(unknown, name) from None
         raise UnreadableDump(f"{name} is damaged: its pickle cannot be followed ({_short(error)}).") from error
 
 
@@ -134,9 +140,9 @@ class _Nesting:
         elif instruction in _POPS:
             del stack[len(stack) - _POPS[instruction] :]
         else:
-            self._build(instruction)
+            self._build(instruction, argument)
 
-    def _build(self, instruction: str) -> None:
+    def _build(self, instruction: str, argument: object) -> None:
         stack = self._stack
         if instruction in _PUSHES_CONTAINER:
             self._push_container(0)
@@ -148,8 +154,8 @@ class _Nesting:
         elif instruction in ("REDUCE", "BINPERSID"):
             del stack[len(stack) - (2 if instruction == "REDUCE" else 1) :]
             self._push_container(0)
-        elif instruction != "PROTO":
-            raise ValueError(f"torch.save writes no {instruction}")
+        elif (instruction, argument) != ("PROTO", PROTOCOL):
+            raise ValueError(f"torch.save writes no {instruction} {'' if argument is None else argument}".rstrip())
 
     def _push_container(self, depth: int) -> None:
         self.depth = max(self.depth, depth)
