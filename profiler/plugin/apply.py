@@ -109,8 +109,10 @@ class PlacementApplier:
         size = order.optional("layers_per_chunk", lambda name: order.integer(name, minimum=1))
         chunks = chunks_of_layers(layers, layers_per_chunk=size) if layers else ()
         started_s = time.perf_counter()
+        result_LP = old_LP.copy()
+        result_LP[list(layers)] = new_LP[list(layers)]
         new_metadata = metadata_of_map(
-            server_args, model_runner.model_config, _tensor_like(metadata, new_LP), ep_rank=view.ep_rank
+            server_args, model_runner.model_config, _tensor_like(metadata, result_LP), ep_rank=view.ep_rank
         )
         pushed = OpenPush(order.text("push_id"), new_metadata, chunks, touched_s=time.monotonic())
         planned = [self._planned_chunk(chunk, old_LP, new_LP, gpus=view.ep_size) for chunk in chunks]
@@ -179,11 +181,16 @@ class PlacementApplier:
 
     def close(self, push_id: str) -> dict[str, Any]:
         """End a push, finished or not, and report which layout runs."""
+        metadata = location_metadata()
         applied: list[int] = []
         if self._open is not None and self._open.push_id == push_id:
-            applied = sorted(self._open.applied_layers)
-            self._open = None
-        map_LP = current_map(location_metadata())
+            push, self._open = self._open, None
+            applied = sorted(push.applied_layers)
+            if applied == sorted(layer for chunk in push.chunks for layer in chunk):
+                # Static dispatch draws one table through all layers, so rows that did not change get new ones, too.
+                wait_for_device()
+                metadata.update(push.metadata, update_layer_ids=list(range(metadata.num_layers)))
+        map_LP = current_map(metadata)
         return {"applied_layers": applied, "layout_hash": layout_hash(map_LP), "generation": self.generation}
 
     def _note_applied(self, push: OpenPush, layer: int) -> None:

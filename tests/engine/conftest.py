@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.engine_server import KIT, EngineServer, engine_server
+from tests.engine.engine_server import (
+    ALL_TO_ALL,
+    DP_ATTENTION,
+    KIT,
+    PLAIN,
+    EngineServer,
+    EngineSetup,
+    engine_server,
+)
 
 ENVIRONMENT_VARIABLE = "MOEPLAN_SGLANG_VENV"
 
@@ -29,22 +37,20 @@ def random_model(environment: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 class OneEngine:
-    """Keeps one engine running, and another in its place when a test asks for other arguments."""
+    """Keeps one engine running, and another in its place when a test asks for another setup."""
 
     def __init__(self, environment: Path, model: Path, folders: pytest.TempPathFactory) -> None:
         self._environment, self._model, self._folders = environment, model, folders
-        self._arguments: tuple[str, ...] | None = None
+        self._setup: EngineSetup | None = None
         self._stack = ExitStack()
         self._server: EngineServer | None = None
 
-    def with_arguments(self, *arguments: str) -> EngineServer:
-        if self._server is None or arguments != self._arguments:
+    def get(self, setup: EngineSetup) -> EngineServer:
+        if self._server is None or setup != self._setup:
             self.stop()
-            folder = self._folders.mktemp("engine")
-            self._server = self._stack.enter_context(
-                engine_server(self._environment, self._model, folder, arguments=arguments)
-            )
-            self._arguments = arguments
+            running = engine_server(self._environment, self._model, self._folders.mktemp("engine"), setup=setup)
+            self._server = self._stack.enter_context(running)
+            self._setup = setup
         return self._server
 
     def stop(self) -> None:
@@ -61,11 +67,14 @@ def one_engine(environment: Path, random_model: Path, tmp_path_factory: pytest.T
 
 @pytest.fixture
 def engine(one_engine: OneEngine) -> EngineServer:
-    """An engine without an all-to-all backend and without DP attention."""
-    return one_engine.with_arguments()
+    return one_engine.get(PLAIN)
 
 
 @pytest.fixture
 def dp_engine(one_engine: OneEngine) -> EngineServer:
-    """An engine with two data-parallel attention ranks and without an all-to-all backend."""
-    return one_engine.with_arguments("--enable-dp-attention", "--dp", "2")
+    return one_engine.get(DP_ATTENTION)
+
+
+@pytest.fixture
+def all_to_all_engine(one_engine: OneEngine) -> EngineServer:
+    return one_engine.get(ALL_TO_ALL)

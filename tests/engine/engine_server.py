@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,38 @@ import httpx
 KIT = Path(__file__).parent / "kit"
 START_LIMIT_S = 300.0
 REDUNDANT = 8
+
+
+@dataclass(frozen=True)
+class EngineSetup:
+    """How an engine is started.
+
+    Attributes
+    ----------
+    arguments : tuple of str
+        More server arguments; a later one overrides an earlier one.
+    plugins : tuple of str
+        Folders of the kit whose plugins are loaded beside moeplan's.
+    """
+
+    arguments: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ("cpu_shim", "faults")
+
+
+PLAIN = EngineSetup()
+"""Both ranks see every token: no all-to-all backend, no DP attention."""
+
+DP_ATTENTION = EngineSetup(arguments=("--enable-dp-attention", "--dp", "2"))
+"""Two data-parallel ranks, each with its own requests, whose tokens are gathered before the experts."""
+
+ALL_TO_ALL = EngineSetup(
+    arguments=(
+        *DP_ATTENTION.arguments,
+        *("--moe-a2a-backend", "deepep", "--deepep-mode", "normal", "--deepep-dispatcher-output-dtype", "bf16"),
+    ),
+    plugins=("cpu_shim", "faults", "all_to_all"),
+)
+"""Two data-parallel ranks that send tokens to each other: SGLang's "nearest" dispatch, over gloo."""
 
 
 @dataclass
@@ -68,12 +100,7 @@ class EngineServer:
 
 @contextmanager
 def engine_server(
-    environment: Path,
-    model: Path,
-    folder: Path,
-    *,
-    arguments: tuple[str, ...] = (),
-    variables: Mapping[str, str] | None = None,
+    environment: Path, model: Path, folder: Path, *, setup: EngineSetup = PLAIN
 ) -> Iterator[EngineServer]:
     """Run an engine for a block.
 
@@ -85,10 +112,8 @@ def engine_server(
         Checkpoint.
     folder
         For its log and the fault file.
-    arguments
-        More server arguments; a later one overrides an earlier one.
-    variables
-        More environment variables.
+    setup
+        How it is started.
     """
     folder.mkdir(parents=True, exist_ok=True)
     version = _version(environment)
@@ -96,8 +121,14 @@ def engine_server(
     fault_file, log_file = folder / "fault", folder / "engine.log"
     with log_file.open("w") as log:
         process = subprocess.Popen(
-            [str(environment / "bin" / "python"), "-m", "sglang.launch_server", *_arguments(model, port), *arguments],
-            env={**os.environ, **_variables(folder, fault_file), **(variables or {})},
+            [
+                str(environment / "bin" / "python"),
+                "-m",
+                "sglang.launch_server",
+                *_arguments(model, port),
+                *setup.arguments,
+            ],
+            env={**os.environ, **_variables(folder, fault_file, setup.plugins)},
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -127,15 +158,16 @@ def _arguments(model: Path, port: int) -> list[str]:
         "--max-total-tokens": "4096",
         "--max-running-requests": "8",
     }
-    flags = ["--disable-overlap-schedule", "--enable-return-routed-experts"]
+    flags = ["--disable-overlap-schedule", "--enable-return-routed-experts", "--sleep-on-idle"]
     return [*(word for pair in pairs.items() for word in pair), *flags]
 
 
-def _variables(folder: Path, fault_file: Path) -> dict[str, str]:
+def _variables(folder: Path, fault_file: Path, plugins: tuple[str, ...]) -> dict[str, str]:
     return {
-        "PYTHONPATH": os.pathsep.join(str(KIT / plugin) for plugin in ("cpu_shim", "faults")),
+        "PYTHONPATH": os.pathsep.join(str(KIT / plugin) for plugin in plugins),
         "PYTHONUNBUFFERED": "1",
         "MOEPLAN_TEST_FAULT_FILE": str(fault_file),
+        "DUMPER_SERVER_PORT": "reuse",  # opens SGLang's route for control messages, which the kit's plugins answer
         "SGLANG_USE_CPU_ENGINE": "1",
         "SGLANG_CPU_OMP_THREADS_BIND": "0|1",
         "SGLANG_EXPERT_DISTRIBUTION_RECORDER_DIR": str(folder / "dumps"),

@@ -14,7 +14,7 @@ import pytest
 from profiler.engine.contract import Placement, PluginHealth, Refusal
 from profiler.engine.contract_push import PushAnswer
 from tests.engine.engine_server import EngineServer
-from tests.engine.traffic import EIGHT_PROMPTS, generate, greedy_run
+from tests.engine.traffic import EIGHT_PROMPTS, generate, greedy_at_once, greedy_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -118,11 +118,11 @@ def test_push_moves_weights_and_keeps_outputs(engine: EngineServer) -> None:
 )
 def test_verification_fails_when_weights_stay_behind(engine: EngineServer, fault: str, expected: set[str]) -> None:
     before = read_placement(engine)
-    reference = greedy_run(engine)
+    reference = greedy_at_once(engine)
     with engine.fault(fault):
         answer = pushed(engine, random_map(before, seed=4))
         broken = read_placement(engine)
-        outputs = greedy_run(engine)
+        outputs = greedy_at_once(engine)
         pushed(engine, before.map_LP.tolist())
     assert answer.status == "applied", "the engine itself notices nothing"
     assert broken.map_LP.tolist() == random_map(before, seed=4)
@@ -220,7 +220,7 @@ def test_one_of_two_pushers_wins_and_requests_run_between_chunks(engine: EngineS
 
 def test_failed_chunk_leaves_whole_layers_and_can_be_taken_back(engine: EngineServer) -> None:
     before = read_placement(engine)
-    reference = greedy_run(engine)
+    reference = greedy_at_once(engine)
     layout = random_map(before, seed=11)
     with engine.fault("fail_at:2"):
         response = push(engine, layout, layers_per_chunk=1)
@@ -233,6 +233,6 @@ def test_failed_chunk_leaves_whole_layers_and_can_be_taken_back(engine: EngineSe
     partial = read_placement(engine)
     assert partial.map_LP.tolist() == [layout[0], layout[1], before.map_LP[2].tolist()]
     assert tensors_on_wrong_experts(before, partial) == set()
-    assert greedy_run(engine).equal_outputs(reference) == len(EIGHT_PROMPTS)
+    assert greedy_at_once(engine).equal_outputs(reference) == len(EIGHT_PROMPTS)
     pushed(engine, before.map_LP.tolist())
     assert read_placement(engine).checksums == before.checksums
