@@ -117,9 +117,9 @@ def routed_experts(width: int, options: ReadOptions, *, name: str) -> int:
     BadCountShape, InputsDisagree
         No columns, or a width that does not fit the number of experts the caller gave.
     """
-    if not 0 < width <= MAX_EXPERTS + MAX_SHARED_EXPERTS:
-        raise BadCountShape(f"{name} has {width} experts; 1 to {MAX_EXPERTS} are read.")
     known = options.known_experts
+    if not 0 < min(width, known or width) <= MAX_EXPERTS:
+        raise BadCountShape(f"{name} has {width} experts; 1 to {MAX_EXPERTS} are read.")
     if known is None:
         return width
     if not known <= width <= known + MAX_SHARED_EXPERTS:

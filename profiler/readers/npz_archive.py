@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import lzma
 import math
+import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
+from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
@@ -21,6 +25,18 @@ MAX_INFLATED_BYTES = 2**30
 MAX_INFLATION = 100
 """Beyond that, an archive may unpack to this many times its own size."""
 MAX_MEMBERS = 1000
+
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    OSError,
+    ValueError,
+    RuntimeError,
+)
+"""What zip, zlib and NumPy raise over files that are cut or damaged."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +141,7 @@ class NpzArchive:
         try:
             with zipfile.ZipFile(self._path) as archive:
                 yield archive
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError, RuntimeError) as error:
+        except _DAMAGE as error:
             raise UnreadableDump(f"{self._path.name} is truncated or damaged: {error}.") from error
 
     def _header(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
@@ -144,11 +160,20 @@ class NpzArchive:
 
 
 def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Parse the header of an array; NumPy evaluates it as a Python literal, so damage shows in many ways."""
     version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    elif version == (2, 0):
-        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
-    else:
+    read = _HEADER_READERS.get(version)
+    if read is None:
         raise ValueError(f"array format {version} is unknown")
+    try:
+        shape, _, dtype = read(file)
+    except (SyntaxError, TokenError, TypeError, KeyError, AttributeError, OverflowError, MemoryError) as error:
+        raise ValueError(f"an array's header cannot be parsed ({type(error).__name__})") from error
+    if dtype.itemsize == 0:
+        raise ValueError(f"an array of {dtype} takes no bytes, so its size cannot be trusted")
     return shape, dtype
+
+
+_HEADER_READERS: Mapping[tuple[int, int], Any] = MappingProxyType(
+    {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+)

@@ -165,9 +165,9 @@ class ParquetReader:
     def _opened(self) -> Iterator[pq.ParquetFile]:
         """Open the file; whatever Arrow finds wrong with it is one error to the caller."""
         try:
-            with pq.ParquetFile(self._path) as file:
+            with pq.ParquetFile(self._path, page_checksum_verification=True) as file:
                 yield file
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UnreadableDump(f"{self._path.name} is truncated or damaged: {first_line}.") from error
 

@@ -152,6 +152,7 @@ class _TokenWriter:
             use_dictionary=[*layer_paths, "source", "domain", "phase", "window"],
             column_encoding={name: "DELTA_BINARY_PACKED" for name in ("request_id", "position", "step")},
             write_statistics=["request_id", "window"],
+            write_page_checksum=True,
         )
         self._rows_per_group = max(1, VALUES_PER_ROW_GROUP // max(1, len(moe_layers) * columns))
         self._pending: list[dict[str, npt.NDArray[Any]]] = []
@@ -222,7 +223,9 @@ def _write_counts(
     schema = count_schema(header.experts)
     has_traffic = np.zeros(header.layers, dtype=bool)
     chunks = 0
-    with pq.ParquetWriter(path, schema, compression=COMPRESSION, write_statistics=["chunk", "window"]) as file:
+    with pq.ParquetWriter(
+        path, schema, compression=COMPRESSION, write_statistics=["chunk", "window"], write_page_checksum=True
+    ) as file:
         for index, chunk in _all_chunks(readers, progress):
             if not isinstance(chunk, CountChunk):
                 continue
