@@ -2,11 +2,13 @@
 
 Every bound names the relaxation it is the optimum of, and its docstring sketches the proof. They hold for
 every layout with ``slots_per_gpu`` slots on each GPU and at least one slot for every expert, also for
-layouts that put an expert on one GPU twice, under every dispatch rule unless said otherwise.
+layouts that put an expert on one GPU twice, under every dispatch rule unless said otherwise. The bounds over
+host sets (:mod:`placement.bounds.capped`) leave such duplicates out, as problems do.
 """
 
 from __future__ import annotations
 
+from placement.bounds.capped import HostSetBound, capped_local_bound, host_set_imbalance_bound
 from placement.bounds.imbalance import ImbalanceBound, imbalance_bound
 from placement.bounds.locality import (
     LocalityBound,
@@ -16,9 +18,12 @@ from placement.bounds.locality import (
 )
 
 __all__ = [
+    "HostSetBound",
     "ImbalanceBound",
     "LocalityBound",
+    "capped_local_bound",
     "fewest_slots_for_local_gpu",
+    "host_set_imbalance_bound",
     "imbalance_bound",
     "local_gpu_bound",
     "local_node_bound",

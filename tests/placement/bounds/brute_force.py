@@ -60,6 +60,51 @@ def all_layouts(experts: int, topology: Topology, slots_per_gpu: int) -> list[tu
     ]
 
 
+def layouts_without_duplicates(
+    experts: int, topology: Topology, slots_per_gpu: int
+) -> list[tuple[tuple[int, ...], ...]]:
+    """List the layouts of one layer in which no GPU holds an expert twice."""
+    return [
+        layout
+        for layout in itertools.product(itertools.combinations(range(experts), slots_per_gpu), repeat=topology.gpus)
+        if set(itertools.chain.from_iterable(layout)) == set(range(experts))
+    ]
+
+
+@dataclass(frozen=True)
+class Reachable:
+    """Figures of all layouts without duplicates, one row each; rows that are equal are kept once."""
+
+    local_gpu_X: np.ndarray
+    local_node_X: np.ndarray
+    imbalance_XW: np.ndarray
+    """Windows with demand only."""
+
+    @property
+    def imbalance(self) -> float:
+        return float(self.imbalance_XW.max(axis=1).min())
+
+    def best_local(self, local_X: np.ndarray, *, cap: float) -> float:
+        """Largest of ``local_X`` among layouts with no window above the cap."""
+        return float(local_X[self.imbalance_XW.max(axis=1) <= cap].max())
+
+
+def reachable(problem: TinyProblem) -> Reachable:
+    """Score every layout without duplicates, all combinations of layers."""
+    demand, topology = problem.demand, problem.topology
+    layouts = layouts_without_duplicates(demand.experts, topology, problem.slots_per_gpu)
+    rows_XF = np.zeros((1, 2 + demand.windows), dtype=np.int64)
+    for layer in range(demand.layers):
+        scores = [(gpu, node, *loads_W) for gpu, node, loads_W in _score_layer(problem, layer, layouts)]
+        layer_XF = np.unique(np.array(scores), axis=0)
+        rows_XF = np.unique((rows_XF[:, None] + layer_XF[None]).reshape(-1, rows_XF.shape[1]), axis=0)
+    sent = 1 if demand.sources == "measured" else topology.gpus
+    mean_W = PARTS * sent * demand.tokens_WLE.sum(axis=(1, 2)) / topology.gpus
+    busy_W = mean_W > 0
+    total = PARTS * sent * demand.total_tokens
+    return Reachable(rows_XF[:, 0] / total, rows_XF[:, 1] / total, rows_XF[:, 2:][:, busy_W] / mean_W[busy_W])
+
+
 def serve_token(
     home: int, hosts: tuple[int, ...], topology: Topology, dispatch: Dispatch, drawn: random.Random
 ) -> Counter[int]:
