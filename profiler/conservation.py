@@ -53,7 +53,8 @@ def conservation_notices(
             worst = (share, f"{_layers(off, sums_L)} in window {name!r}, where {right} are right ({basis})")
     if not windows_off:
         return ()
-    others = f"; {windows_off - 1} more windows are off by less" if windows_off > 1 else ""
+    more = windows_off - 1
+    others = "" if more == 0 else "; one more window is off" if more == 1 else f"; {more} more windows are off"
     detail = (
         "layers count different numbers of routed tokens, so some were lost or counted twice: "
         f"{worst[1]}, off by up to {worst[0]:.2%}{others}."

@@ -216,7 +216,7 @@ class _Tally:
         self, keys: Sequence[WindowKey], window_T: npt.NDArray[np.int64], chunk: TokenChunk, name: str
     ) -> None:
         """Count the tokens of a chunk in their windows, ``keys[window_T[t]]`` for token t."""
-        if not keys:
+        if len(window_T) == 0:
             return
         group_T = window_T
         if self.rows > 1:
