@@ -39,6 +39,11 @@ def _run_experts(_original, layer, dispatch_output):
     return DeepEPNormalCombineInput(out.to(x.dtype), ids, weights)
 
 
+def _capture(original, capturer, layer_id, topk_indices):
+    """GPU routers hand over int32 ids; gloo wants both ends of a gather to be of one type."""
+    return original(capturer, layer_id, topk_indices.to(torch.int32))
+
+
 def _pairs(original, scheduler, request):
     if request.method != "test_pairs":
         return original(scheduler, request)
@@ -59,6 +64,7 @@ def register():
         f"{dispatcher}DeepEPBuffer.get_deepep_buffer": _buffer,
         f"{dispatcher}_DeepEPDispatcherImplNormal.combine_a": _combine_a,
         "sglang.srt.layers.moe.ep_moe.layer.DeepEPMoE.run_moe_core": _run_experts,
+        "sglang.srt.state_capturer.routed_experts.RoutedExpertsCapturer.capture": _capture,
         "sglang.srt.managers.scheduler.Scheduler.handle_dumper_control": _pairs,
     }.items():
         HookRegistry.register(target, hook, HookType.AROUND)
