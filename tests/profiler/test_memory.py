@@ -51,4 +51,4 @@ def test_demand_and_import_stay_below_twice_the_file(long_trace: Path, tmp_path:
 
     assert peak_bytes(demand(long_trace, "domain")) < 2 * unpacked_bytes
     assert peak_bytes(lambda: import_trace(open_inputs([long_trace], ReadOptions()), trace)) < 2 * unpacked_bytes
-    assert peak_bytes(demand(trace, "domain")) < unpacked_bytes
+    assert peak_bytes(demand(trace, "domain")) < 32 * 2**20  # a few row groups, however long the trace
