@@ -12,7 +12,7 @@
      |    +-- InputsDisagree           two inputs describe different models
      +-- MissingRanks, MapChanged      a recording that must not be planned from as it is
      +-- EngineError                   the engine refused, vanished or answered nonsense
-          +-- EngineUnreachable, EngineRefused, EngineAnswerInvalid, EngineBusy
+          +-- EngineUnreachable, EngineRefused, EngineFailed, EngineAnswerInvalid, EngineBusy
           +-- PluginMissing, RecorderDisabled                     (what the engine lacks)
           +-- LayoutHashMismatch, DispatchNotSet, DispatchCombo, PartialApply, PostPushCheckFailed,
               NoPreviousLayout                                    (push and rollback)
@@ -117,6 +117,10 @@ class EngineUnreachable(EngineError):
 
 class EngineRefused(EngineError):
     """The engine refused the request."""
+
+
+class EngineFailed(EngineError):
+    """The engine failed while doing what was asked; what of it was done is unknown."""
 
 
 class EngineAnswerInvalid(EngineError):

@@ -15,9 +15,12 @@ from profiler.engine.contract_push import PushAnswer, PushRequest
 from profiler.engine.http import Answer, EngineHttp, checked_key
 from profiler.engine.json_fields import ContractViolation, Fields
 from profiler.errors import (
+    DispatchCombo,
+    DispatchNotSet,
     EngineAnswerInvalid,
     EngineBusy,
     EngineError,
+    EngineFailed,
     EngineRefused,
     EngineUnreachable,
     LayoutHashMismatch,
@@ -29,10 +32,17 @@ Message = TypeVar("Message")
 
 PUSH_TIMEOUT_S = 600.0
 
-_CONFLICTS: Mapping[str, type[EngineError]] = {
+NO_REASON = "NO_REASON"
+"""Code of an answer that is no success and says nothing in the contract's form."""
+
+_ERRORS: Mapping[str, type[EngineError]] = {
     "LAYOUT_HASH_MISMATCH": LayoutHashMismatch,
-    "ENGINE_BUSY": EngineBusy,
+    "PUSH_IN_PROGRESS": EngineBusy,
+    "RECORDING_IN_PROGRESS": EngineBusy,
+    "DISPATCH_NOT_SET": DispatchNotSet,
+    "DISPATCH_COMBO": DispatchCombo,
 }
+"""Refusals that have an error of their own; every other one is an :class:`EngineRefused` or :class:`EngineFailed`."""
 
 
 class EngineClient:
@@ -59,7 +69,7 @@ class EngineClient:
     Notes
     -----
     All methods raise :class:`EngineUnreachable` (no answer in time), :class:`EngineRefused` (a key or request was
-    refused) and :class:`EngineAnswerInvalid` (the answer breaks the contract).
+    refused), :class:`EngineFailed` (status 5xx) and :class:`EngineAnswerInvalid` (the answer breaks the contract).
     """
 
     def __init__(
@@ -178,9 +188,9 @@ class EngineClient:
         answer = self._http.request(
             "PUT", "/moeplan/placement", key=self._key, body=request.to_json(), timeout_s=timeout_s
         )
-        if answer.status == 500:
-            return self._checked(answer, PushAnswer.from_json, "the push")
-        return self._checked(self._success(answer, "the push"), PushAnswer.from_json, "the push")
+        if answer.status != 500 or _is_refusal(answer):
+            self._success(answer, "the push")
+        return self._checked(answer, PushAnswer.from_json, "the push")
 
     def start_demand(self, options: DemandOptions) -> DemandState:
         """Start recording demand. Raises :class:`EngineBusy` while a recording is open."""
@@ -254,14 +264,20 @@ class EngineClient:
                 f"(status {answer.status})."
             )
         refusal = _refusal(answer)
-        error = _CONFLICTS.get(refusal.code, EngineRefused)
-        code = f"{refusal.code}: " if error is EngineRefused else ""
-        detail = answer.without_key(f"{code}{refusal.detail}")
-        raise error(f"{self.url} refused {what}: {detail} (status {answer.status})")
+        other = EngineFailed if answer.status >= 500 else EngineRefused
+        error = _ERRORS.get(refusal.code, other)
+        code = "" if refusal.code == NO_REASON else f"{refusal.code}: "
+        detail = answer.without_key(f"{code}{refusal.detail}").rstrip(".")
+        did = "failed at" if error is EngineFailed else "refused"
+        raise error(f"{self.url} {did} {what} (status {answer.status}): {detail}.")
+
+
+def _is_refusal(answer: Answer) -> bool:
+    return _refusal(answer).code != NO_REASON
 
 
 def _refusal(answer: Answer) -> Refusal:
     try:
         return Refusal.from_json(answer.json(""))
     except (ContractViolation, EngineAnswerInvalid):
-        return Refusal("NO_REASON", answer.text or "no reason was given")
+        return Refusal(NO_REASON, answer.text or "no reason was given")

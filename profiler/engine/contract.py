@@ -15,8 +15,9 @@ route                                 request                 answer
 ``GET /moeplan/demand``               ``?max_windows=N``      ``DemandAnswer``
 ====================================  ======================  ======================================
 
-A refusal is ``{"error": {"code", "detail"}}``: 400 for a bad message or map, 401 or 403 for a key, 409 when another
-layout runs than expected or another push or recording is under way, 503 when the ranks do not answer.
+A refusal is ``{"error": {"code", "detail"}}``: 400 for a bad message or map, 409 with ``LAYOUT_HASH_MISMATCH`` when
+another layout runs than expected and with ``PUSH_IN_PROGRESS`` or ``RECORDING_IN_PROGRESS`` when somebody else is at
+it, 500 when the engine failed, 503 when its ranks do not answer. Keys are refused with 401 or 403 in SGLang's words.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class Placement:
     rank_hashes : tuple of str
         The hash of the map each rank runs, by rank.
     generation : int
-        Pushes since start that were applied, wholly or in part.
+        Pushes since start that changed at least one layer.
     push_in_progress : bool
         True between the first and the last chunk of a push.
     checksums : mapping of str to tuple of tuple of str, or None

@@ -2,8 +2,9 @@
 
 Like :mod:`profiler.engine.contract`, it imports only the standard library and numpy.
 
-A push is checked as a whole before anything moves, then applied chunk by chunk between steps, a chunk wholly or not
-at all. Two pushes never overlap: the second one is refused with 409 while the first is under way.
+A push is checked as a whole before anything moves, then applied chunk by chunk between steps. A layer is the unit: it
+is either new or old, weights and map. Two pushes never overlap: the second one is refused with 409 while the first is
+under way. With ``static`` dispatch the tables are those of the resulting map.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class ChunkReport:
     ----------
     layers : tuple of int
     status : {"applied", "planned", "failed", "skipped"}
-        ``planned`` in a dry run; ``failed`` and ``skipped`` layers keep their old rows.
+        ``planned`` in a dry run. Of a ``failed`` chunk some layers may be new: the answer's ``new_layers`` say which.
     seconds : float or None
         Time the chunk took on the slowest rank; None unless applied.
     changed_slots, changed_bytes : int
@@ -132,7 +133,7 @@ class PushAnswer:
     chunks : tuple of ChunkReport
         Layers that change; empty when the engine ran this map already.
     new_layers, old_layers : tuple of int
-        Layers whose row is the pushed one now, and those that still wait for theirs.
+        Of the layers that change, those that run the pushed rows now, and those that still run the rows before.
     error : str
         What failed, empty unless partial.
     """

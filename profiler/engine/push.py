@@ -5,63 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
+from placement.errors import BadOption
 from placement.layout import Layout
-from placement.notice import Notice
 from profiler.engine.client import PUSH_TIMEOUT_S, EngineClient
 from profiler.engine.contract import Placement
-from profiler.engine.contract_push import PushAnswer, PushRequest
+from profiler.engine.contract_push import MAX_PAUSE_S, PushAnswer, PushRequest
 from profiler.engine.history import LayoutHistory
 from profiler.engine.map_rules import changed_layers, chunks_of_layers
 from profiler.engine.preflight import Preflight, preflight
+from profiler.engine.push_result import PushResult, PushStatus
 from profiler.engine.verify import ExpertWeights, expert_weights, verify_pushed
 from profiler.errors import (
     EngineAnswerInvalid,
     EngineBusy,
     EngineError,
+    EngineFailed,
     EngineRefused,
     EngineUnreachable,
     LayoutHashMismatch,
     PartialApply,
 )
 
+__all__ = ["PushResult", "push", "push_checked"]
+
 ROLL_BACK = "go back to the layout before with moeplan rollback"
-
-
-@dataclass(frozen=True)
-class PushResult:
-    """How a push ended; everything else is an error.
-
-    Attributes
-    ----------
-    status : {"applied", "unchanged", "dry_run"}
-        ``applied``: read back on every rank. ``unchanged``: the engine ran this layout already.
-    engine : str
-        ``sglang`` or ``moeplan-replay``.
-    simulated : bool
-        True when seconds and bytes are no measurements.
-    layout, previous : Layout
-        What was pushed, and what the engine ran before.
-    answer : PushAnswer or None
-        Chunks with seconds and bytes; None when unchanged, or when the engine's answer was lost and the layout was
-        then found applied.
-    weights_checked : bool
-        Whether every slot's weights were compared with its expert's.
-    notices : tuple of Notice
-    """
-
-    status: Literal["applied", "unchanged", "dry_run"]
-    engine: str
-    simulated: bool
-    layout: Layout
-    previous: Layout
-    answer: PushAnswer | None
-    weights_checked: bool
-    notices: tuple[Notice, ...]
 
 
 def push(
@@ -138,11 +108,12 @@ def push_checked(
 
     Parameters and errors are those of :func:`push`.
     """
+    _check_pace(request)
     before = found.placement
     layout = Layout(request.map_LP, gpus=before.ep_size, experts=before.experts)
     limit_s = timeout_s + request.pause_s * _chunks(before, request)
     answer: PushAnswer | None = None
-    status: Literal["applied", "unchanged", "dry_run"]
+    status: PushStatus
     if request.dry_run:
         status, answer = "dry_run", client.put_placement(request, timeout_s=limit_s)
     elif before.layout_hash == layout.hash:
@@ -162,6 +133,7 @@ def push_checked(
         simulated=before.simulated,
         layout=layout,
         previous=Layout(before.map_LP, gpus=before.ep_size, experts=before.experts),
+        expert_bytes=before.expert_bytes,
         answer=answer,
         weights_checked=weights is not None and status != "dry_run",
         notices=found.notices,
@@ -182,8 +154,9 @@ def _remembering(
     except (LayoutHashMismatch, EngineBusy, EngineRefused):
         history.forget(remembered)
         raise
-    except EngineError:
+    except EngineError as error:
         history.finish(remembered, "failed")
+        error.remedies = error.remedies or (ROLL_BACK,)
         raise
     history.finish(remembered, "applied")
 
@@ -194,7 +167,7 @@ def _answer_or_state(
     """Send a push. Where its answer is lost, wait until the engine is done; return None when it has applied it all."""
     try:
         return client.put_placement(request, timeout_s=limit_s)
-    except (EngineUnreachable, EngineAnswerInvalid) as lost:
+    except (EngineUnreachable, EngineFailed, EngineAnswerInvalid) as lost:
         after = _settled(client, lost, limit_s=limit_s)
         if after.layout_hash == layout.hash:
             return None
@@ -233,6 +206,13 @@ def _partial(before: Placement, after: Placement, layout: Layout, *, reason: str
         old_layers=old_layers,
         remedies=(ROLL_BACK, "push the same layout again"),
     )
+
+
+def _check_pace(request: PushRequest) -> None:
+    if request.layers_per_chunk is not None and request.layers_per_chunk < 1:
+        raise BadOption(f"layers_per_chunk is {request.layers_per_chunk}; it must be at least 1.")
+    if not 0 <= request.pause_s <= MAX_PAUSE_S:
+        raise BadOption(f"pause_s is {request.pause_s:g}; it must be 0 to {MAX_PAUSE_S:g} seconds.")
 
 
 def _chunks(before: Placement, request: PushRequest) -> int:

@@ -8,7 +8,8 @@ from profiler.engine.contract import Placement
 from profiler.engine.contract_push import PushRequest
 from profiler.engine.history import LayoutHistory, RememberedPush
 from profiler.engine.preflight import preflight
-from profiler.engine.push import PushResult, push_checked
+from profiler.engine.push import push_checked
+from profiler.engine.push_result import PushResult
 from profiler.engine.verify import ExpertWeights, expert_weights
 from profiler.errors import NoPreviousLayout
 

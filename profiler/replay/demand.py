@@ -94,12 +94,12 @@ class DemandRecorder:
         Raises
         ------
         ContractViolation
-            ``ENGINE_BUSY`` while one is open; the ring would take more than :data:`MAX_RING_BYTES`.
+            ``RECORDING_IN_PROGRESS`` while one is open; the ring would take more than :data:`MAX_RING_BYTES`.
         """
         if self.recording:
             raise ContractViolation(
                 f"a recording is open already ({self.steps} steps so far); stop it first or wait for its end.",
-                code="ENGINE_BUSY",
+                code="RECORDING_IN_PROGRESS",
             )
         window_bytes = int(np.prod(self.shape)) * 8 * len(PHASES)
         if options.ring_windows * window_bytes > MAX_RING_BYTES:

@@ -212,10 +212,10 @@ class ReplayEngine:
         Raises
         ------
         ContractViolation
-            As :func:`profiler.replay.pushing.plan_push`; ``ENGINE_BUSY`` while another push is under way.
+            As :func:`profiler.replay.pushing.plan_push`; ``PUSH_IN_PROGRESS`` while another push is under way.
         """
         if self._pushing:
-            raise ContractViolation("another push is under way; read the layout when it is done.", code="ENGINE_BUSY")
+            raise ContractViolation("another push is under way; read the layout after it.", code="PUSH_IN_PROGRESS")
         plan = plan_push(
             request,
             self._map_LP,
@@ -241,18 +241,16 @@ class ReplayEngine:
         layers = plan.chunks[number - 1].layers
         new_LP = self._map_LP.copy()
         new_LP[list(layers)] = plan.request.map_LP[list(layers)]
-        if not self.options.faults.weights_stay:
-            self._weights.move(self._map_LP, new_LP, layers=layers)
+        self._weights.move(self._map_LP, new_LP, layers=layers, left_behind=self.options.faults.left_behind)
         self._map_LP = new_LP
         self._dispatcher = self._dispatcher_for(new_LP)
         self._generation += number == 1
         self._counters.reset()
         return time.perf_counter() - started_s
 
-    def end_push(self, plan: PushPlan) -> None:
+    def end_push(self) -> None:
         """Let the next push begin."""
         self._pushing = False
-        self._generation += not plan.chunks
 
     def _dispatcher_for(self, map_LP: npt.NDArray[np.int32]) -> Dispatcher:
         kind = dispatcher_class(dispatch=self.options.dispatch, a2a_backend=self.options.a2a)

@@ -94,20 +94,21 @@ class StepLoop:
                     command = self._commands.get(timeout=self._seconds_to_next_step())
                 except queue.Empty:
                     self._idle = not self._engine.step()
+                    self._move_clock()
                 else:
                     command()
         except Exception:
             logger.exception("The replay engine's step failed; it has stopped.")
 
     def _seconds_to_next_step(self) -> float | None:
-        """Return how long to wait for commands before the next step; None for ever, and move the clock on."""
-        rate = self._engine.options.steps_per_s
-        if self._idle or rate == 0:
+        """Return how long to wait for commands before the next step; None where none is due until a command comes."""
+        if self._idle or self._engine.options.steps_per_s == 0:
             return None
-        if rate is None:
-            return 1e-9
-        now_s = time.monotonic()
-        if now_s < self._next_step_s:
-            return self._next_step_s - now_s
-        self._next_step_s = max(self._next_step_s, now_s - LONGEST_LAG_S) + 1 / rate
-        return 1e-9
+        return max(0.0, self._next_step_s - time.monotonic())
+
+    def _move_clock(self) -> None:
+        rate = self._engine.options.steps_per_s
+        if rate:
+            self._next_step_s = max(self._next_step_s, time.monotonic() - LONGEST_LAG_S) + 1 / rate
+        else:
+            time.sleep(0)  # steps without a pause would keep the HTTP threads from running

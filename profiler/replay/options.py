@@ -14,6 +14,7 @@ from placement.slots import check_slots_per_gpu
 from placement.topology import Topology
 from profiler.errors import DispatchCombo
 from profiler.replay.traffic import Homes
+from profiler.replay.weights import TENSORS
 
 DispatchAlgorithm = Literal["dynamic", "static"]
 
@@ -31,19 +32,22 @@ class Faults:
     ----------
     fail_chunk : int or None
         The first push that gets there fails at its chunk of this number, counted from 1; later ones pass.
-    weights_stay : bool
-        Pushes change the map but leave the experts' weights where they are.
+    left_behind : tuple of str
+        Tensors (:data:`profiler.replay.weights.TENSORS`) that pushes leave where they are although the map changes.
     latency_s : float
         Added to every answer.
     """
 
     fail_chunk: int | None = None
-    weights_stay: bool = False
+    left_behind: tuple[str, ...] = ()
     latency_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.fail_chunk is not None and self.fail_chunk < 1:
             raise BadOption(f"fail_chunk is {self.fail_chunk}; chunks are counted from 1.")
+        unknown = [tensor for tensor in self.left_behind if tensor not in TENSORS]
+        if unknown:
+            raise BadOption(f"left_behind names {unknown[0]!r}; the replay has the tensors {', '.join(TENSORS)}.")
         if self.latency_s < 0:
             raise BadOption(f"latency_s is {self.latency_s}; it must be at least 0.")
 

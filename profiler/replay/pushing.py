@@ -30,8 +30,6 @@ class PushPlan:
     Attributes
     ----------
     request : PushRequest
-    layers : tuple of int
-        Layers it is to set.
     previous_hash : str
         The engine's layout before.
     chunks : tuple of ChunkReport
@@ -39,7 +37,6 @@ class PushPlan:
     """
 
     request: PushRequest
-    layers: tuple[int, ...]
     previous_hash: str
     chunks: tuple[ChunkReport, ...]
 
@@ -78,7 +75,7 @@ def plan_push(
                 moved_bytes=changes.moved_slots * expert_bytes,
             )
         )
-    return PushPlan(request, chosen, current_hash, tuple(reports))
+    return PushPlan(request, current_hash, tuple(reports))
 
 
 def carry_out(loop: StepLoop, request: PushRequest) -> PushAnswer:
@@ -107,7 +104,7 @@ def carry_out(loop: StepLoop, request: PushRequest) -> PushAnswer:
                 break
             reports.append(replace(chunk, status="applied", seconds=seconds))
     finally:
-        loop.call(lambda engine: engine.end_push(plan))
+        loop.call(lambda engine: engine.end_push())
     skipped = [replace(chunk, status="skipped") for chunk in plan.chunks[len(reports) :]]
     return _answer(loop, plan, (*reports, *skipped), error=error)
 
@@ -118,7 +115,8 @@ def _apply(plan: PushPlan, number: int) -> Callable[[ReplayEngine], float]:
 
 def _answer(loop: StepLoop, plan: PushPlan, chunks: tuple[ChunkReport, ...], *, error: str) -> PushAnswer:
     placement = loop.call(lambda engine: engine.placement(checksums=False))
-    waiting = {layer for chunk in chunks if chunk.status != "applied" for layer in chunk.layers}
+    new_layers = [layer for chunk in chunks if chunk.status == "applied" for layer in chunk.layers]
+    old_layers = [layer for chunk in chunks if chunk.status != "applied" for layer in chunk.layers]
     status = "dry_run" if plan.request.dry_run else ("partial" if error else "applied")
     return PushAnswer(
         engine=REPLAY_ENGINE,
@@ -128,7 +126,7 @@ def _answer(loop: StepLoop, plan: PushPlan, chunks: tuple[ChunkReport, ...], *, 
         layout_hash=placement.layout_hash,
         generation=placement.generation,
         chunks=chunks,
-        new_layers=tuple(layer for layer in plan.layers if layer not in waiting),
-        old_layers=tuple(sorted(waiting)),
+        new_layers=tuple(new_layers),
+        old_layers=tuple(old_layers),
         error=error,
     )

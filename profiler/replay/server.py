@@ -23,7 +23,7 @@ from profiler.replay.pushing import carry_out
 MAX_BODY_BYTES = 64 * 2**20
 MAX_STEPS_PER_CALL = 100_000
 
-CONFLICT_CODES = ("LAYOUT_HASH_MISMATCH", "ENGINE_BUSY")
+CONFLICT_CODES = ("LAYOUT_HASH_MISMATCH", "PUSH_IN_PROGRESS", "RECORDING_IN_PROGRESS")
 
 
 async def json_body(request: Request) -> Any:
@@ -91,12 +91,12 @@ def _add_recorder_routes(admin: APIRouter, loop: StepLoop, options: ReplayOption
     @admin.api_route("/dump_expert_distribution_record", methods=["GET", "POST"], dependencies=there)
     def dump_record() -> Response:
         # Late: torch takes seconds to import, and only dumps need it.
-        from profiler.writers.sglang_dump import write_stat
+        from profiler.writers.sglang_dump import stat_file_name, write_stat
 
         counts = loop.call(lambda engine: engine.dump_record())
         folder = options.dump_folder()
         folder.mkdir(parents=True, exist_ok=True)
-        write_stat(folder / f"expert_distribution_recorder_{time.time()}.pt", counts)
+        write_stat(folder / stat_file_name(time.time()), counts)
         return PlainTextResponse("Dump expert distribution record.\n")
 
 
