@@ -178,7 +178,7 @@ class TokenNpzReader:
         """Return the number of ranks, or None where the rank of some token is unknown."""
         if not {"source", "req_source"} & set(self._archive.members):
             return None
-        sources = self._per_token("source", self._request_ids())
+        sources = self._per_token_int32("source", self._request_ids())
         if int(sources.min()) < 0:
             return None
         return int(sources.max()) + 1
@@ -195,8 +195,17 @@ class TokenNpzReader:
         if what in self._archive.members:
             return self._archive.read_whole_numbers(what, shape=(self._tokens,))
         if f"req_{what}" not in self._archive.members:
-            return np.full(self._tokens, -1, dtype=np.int64)
+            return np.broadcast_to(np.int64(-1), (self._tokens,))  # takes no memory
         return self._per_request(f"req_{what}", request_ids)[request_ids]
+
+    def _per_token_int32(self, what: str, request_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """Return the same as int32; everything negative is "unknown" and becomes -1."""
+        if not {what, f"req_{what}"} & set(self._archive.members):
+            return np.broadcast_to(np.int32(-1), (self._tokens,))
+        values = self._per_token(what, request_ids)
+        if int(values.max()) > np.iinfo(np.int32).max:
+            raise BadCountShape(f"{what} of {self.name} goes up to {values.max()}; it must fit into 32 bits.")
+        return np.maximum(values, -1).astype(np.int32)
 
     def _per_request(self, name: str, request_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         shape = self._archive.members[name].shape
@@ -211,25 +220,24 @@ class TokenNpzReader:
 
     def _token_columns(self) -> _TokenColumns:
         request_ids = self._request_ids()
-        positions = self._per_token("position", request_ids)
-        phases = np.zeros(self._tokens, dtype=np.uint8)
+        positions = self._per_token_int32("position", request_ids)
+        phases = np.broadcast_to(np.uint8(PHASE_NUMBERS["mixed"]), (self._tokens,))
         if "req_prompt_tokens" in self._archive.members and "position" in self._archive.members:
             prompt_tokens = self._per_request("req_prompt_tokens", request_ids)[request_ids]
-            phases = np.where(positions < prompt_tokens, PHASE_NUMBERS["prefill"], PHASE_NUMBERS["decode"]).astype(
-                np.uint8
-            )
+            prefill, decode = np.uint8(PHASE_NUMBERS["prefill"]), np.uint8(PHASE_NUMBERS["decode"])
+            phases = np.where(positions < prompt_tokens, prefill, decode)
         return _TokenColumns(
             request_id_T=request_ids,
-            position_T=positions.astype(np.int32),
-            source_T=self._per_token("source", request_ids).astype(np.int32),
+            position_T=positions,
+            source_T=self._per_token_int32("source", request_ids),
             domain_T=self._checked_domains(request_ids),
             phase_T=phases,
             step_T=self._per_token("step", request_ids),
         )
 
     def _checked_domains(self, request_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        domains = self._per_token("domain", request_ids)
+        domains = self._per_token_int32("domain", request_ids)
         names = len(self._header.domain_names)
         if int(domains.max()) >= max(names, 1):
             raise BadCountShape(f"{self.name} has a domain {int(domains.max())}, but {names} domain_names.")
-        return domains.astype(np.int32)
+        return domains

@@ -159,6 +159,15 @@ def test_a_token_of_unknown_source_makes_sources_unknown(tmp_path: Path) -> None
     assert open_npz(path, OPTIONS).header.source_ranks is None
 
 
+def test_negative_domains_and_positions_are_unknown(tmp_path: Path) -> None:
+    arrays = {"domain": [0, -1, -7], "domain_names": ["law"], "position": [5, -3, -1]}
+    columns = tokens_of(
+        open_npz(write_token_npz(tmp_path / "a.npz", np.zeros((1, 3, 1), dtype=np.int8), **arrays), OPTIONS)
+    )
+    assert columns["domain_T"].tolist() == [0, -1, -1]
+    assert columns["position_T"].tolist() == [5, -1, -1]
+
+
 def test_the_number_of_experts_may_come_from_the_caller_or_the_ids(tmp_path: Path) -> None:
     path = write_token_npz(tmp_path / "a.npz", np.array([[[0, 5]]]), num_experts=None)
     assert open_npz(path, ReadOptions(experts=9)).header.experts == 9
@@ -199,6 +208,7 @@ def test_a_model_places_layers_and_tells_top_k(tmp_path: Path) -> None:
         ({"req_source": [0]}, BadCountShape, "1 entries, but request_id goes up to 1"),
         ({"position": [0, 1]}, BadCountShape, "position"),
         ({"domain": [0, 1, 5], "domain_names": ["a", "b"]}, BadCountShape, "domain 5"),
+        ({"source": [0, 1, 2**40]}, BadCountShape, "source .* 32 bits"),
         ({"num_experts": 2.5}, BadCountType, "num_experts"),
         ({"num_experts": 0}, BadCountShape, "0 experts"),
         ({"layer_ids": [0, 1]}, BadCountShape, "layer_ids"),
