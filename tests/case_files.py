@@ -19,3 +19,8 @@ def case(name: str) -> dict[str, Any]:
     """Return a case's ``case.json``."""
     parsed: dict[str, Any] = json.loads((case_folder(name) / "case.json").read_text(encoding="utf-8"))
     return parsed
+
+
+def case_json(name: str, file: str) -> Any:
+    """Return one of a case's files, parsed."""
+    return json.loads((case_folder(name) / file).read_text(encoding="utf-8"))

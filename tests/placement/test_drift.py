@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from placement.demand import Demand
 from placement.drift import profile_drift_notices, total_variation_L
 from placement.errors import BadOption, EmptyProfile, LayoutMismatch
-from tests.placement.case_files import case
+from tests.case_files import case, case_json
 
 
 def test_a_shifted_workload_is_told_with_its_distance():
-    known = case("L20_workload_shift")
-    old, new = (Demand.uniform(known.json(name)["logical_count"]) for name in ("old.json", "new.json"))
+    known = case("L20")
+    old, new = (Demand.uniform(case_json("L20", name)["logical_count"]) for name in ("old.json", "new.json"))
 
-    assert total_variation_L(old, new)[0] == pytest.approx(known.oracle["total_variation"])
+    assert total_variation_L(old, new)[0] == pytest.approx(known["expect"]["oracle"]["total_variation"])
     (notice,) = profile_drift_notices(old, new)
-    assert notice.code == known.error_code
+    assert notice.code == known["expect"]["error_code"]
     assert "0.75" in notice.detail
     assert "plan again" in notice.detail
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from placement.errors import BadMapShape, BadOption, ExpertIdRange, ExpertMissing, SlotsNotDivisible
 from placement.layout import Layout, layout_from_hosts
 from placement.topology import Topology
-from tests.placement.case_files import case
+from tests.case_files import case, case_json
 from tests.placement.instances import layouts
 
 
@@ -22,35 +22,41 @@ def _layout(rows: object, *, gpus: int = 2, experts: int = 4) -> Layout:
 
 
 def test_a_map_without_some_expert_is_refused_with_layer_and_expert():
-    known = case("U01_missing_logical_expert")
-    rows = known.json("map.json")["physical_to_logical_map"]
+    known = case("U01")
+    rows = case_json("U01", "map.json")["physical_to_logical_map"]
 
     with pytest.raises(ExpertMissing) as refused:
-        _layout(rows, experts=known.params["engine"]["num_experts"])
+        _layout(rows, experts=known["params"]["engine"]["num_experts"])
 
-    assert refused.value.code == known.error_code
-    assert f"layer {known.oracle['layer']} has no slot for expert {known.oracle['expert']}" in refused.value.detail
+    assert refused.value.code == known["expect"]["error_code"]
+    assert (
+        f"layer {known['expect']['oracle']['layer']} has no slot for expert {known['expect']['oracle']['expert']}"
+        in refused.value.detail
+    )
 
 
 def test_a_negative_id_is_refused_with_layer_and_slot():
-    known = case("U02_negative_id")
-    rows = known.json("map.json")["physical_to_logical_map"]
+    known = case("U02")
+    rows = case_json("U02", "map.json")["physical_to_logical_map"]
 
     with pytest.raises(ExpertIdRange) as refused:
-        _layout(rows, experts=known.params["engine"]["num_experts"])
+        _layout(rows, experts=known["params"]["engine"]["num_experts"])
 
-    assert refused.value.code == known.error_code
-    assert f"layer {known.oracle['layer']}, slot {known.oracle['slot']} names expert -1" in refused.value.detail
+    assert refused.value.code == known["expect"]["error_code"]
+    assert (
+        f"layer {known['expect']['oracle']['layer']}, slot {known['expect']['oracle']['slot']} names expert -1"
+        in refused.value.detail
+    )
 
 
 @pytest.mark.parametrize("name", ["flat.json", "float.json"])
 def test_a_flat_map_and_one_of_floats_are_refused(name):
-    known = case("U07_float_ids")
+    known = case("U07")
 
     with pytest.raises(BadMapShape) as refused:
-        _layout(known.json(name)["physical_to_logical_map"])
+        _layout(case_json("U07", name)["physical_to_logical_map"])
 
-    assert refused.value.code == known.error_code
+    assert refused.value.code == known["expect"]["error_code"]
 
 
 # --------------------------------------------------------------------------------------------------------- refused

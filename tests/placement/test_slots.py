@@ -24,7 +24,7 @@ from placement.slots import (
     slots_per_gpu_from_redundant,
     smallest_slots_per_gpu,
 )
-from tests.placement.case_files import case
+from tests.case_files import case, case_json
 
 EXPERTS, GPUS = st.integers(1, 400), st.integers(1, 80)
 
@@ -33,54 +33,54 @@ EXPERTS, GPUS = st.integers(1, 400), st.integers(1, 80)
 
 
 def test_redundant_slots_that_do_not_divide_are_refused_with_the_valid_numbers():
-    known = case("L01_redundant_not_divisible")
-    request = known.json("request.json")
+    known = case("L01")
+    request = case_json("L01", "request.json")
     sizes = {"experts": request["num_experts"], "gpus": request["ep_size"], "redundant": request["num_redundant"]}
 
     with pytest.raises(SlotsNotDivisible) as refused:
         slots_per_gpu_from_redundant(**sizes)
 
-    assert refused.value.code == known.error_code
-    assert nearest_valid_redundant(**sizes) == known.oracle["valid_redundant"]
+    assert refused.value.code == known["expect"]["error_code"]
+    assert nearest_valid_redundant(**sizes) == known["expect"]["oracle"]["valid_redundant"]
     assert "32 or 104" in refused.value.detail
 
 
 def test_the_smallest_number_of_slots_is_the_default():
-    known = case("L02_default_redundancy")
-    request = known.json("request.json")
+    known = case("L02")
+    request = case_json("L02", "request.json")
 
     slots_per_gpu = smallest_slots_per_gpu(experts=request["num_experts"], gpus=request["ep_size"])
 
-    assert slots_per_gpu * request["ep_size"] - request["num_experts"] == known.oracle["num_redundant"]
+    assert slots_per_gpu * request["ep_size"] - request["num_experts"] == known["expect"]["oracle"]["num_redundant"]
 
 
 def test_more_slots_than_can_be_used_are_refused_with_the_most_useful_number():
-    known = case("L07_redundancy_beyond_use")
-    request = known.json("request.json")
+    known = case("L07")
+    request = case_json("L07", "request.json")
 
     with pytest.raises(RedundancyTooHigh) as refused:
         slots_per_gpu_from_redundant(
             experts=request["num_experts"], gpus=request["ep_size"], redundant=request["num_redundant"]
         )
 
-    assert refused.value.code == known.error_code
-    assert f"{known.oracle['max_useful_redundant']} redundant slots" in refused.value.detail
+    assert refused.value.code == known["expect"]["error_code"]
+    assert f"{known['expect']['oracle']['max_useful_redundant']} redundant slots" in refused.value.detail
 
 
 def test_fewer_slots_than_experts_are_refused_with_the_number_needed():
-    known = case("L08_fewer_slots_than_experts")
-    request = known.json("request.json")
+    known = case("L08")
+    request = case_json("L08", "request.json")
     slots_per_gpu = request["num_slots"] // request["ep_size"]
 
     with pytest.raises(SlotsBelowExperts, match="at least 2 slots per GPU") as refused:
         check_slots_per_gpu(experts=request["num_experts"], gpus=request["ep_size"], slots_per_gpu=slots_per_gpu)
 
-    assert refused.value.code == known.error_code
+    assert refused.value.code == known["expect"]["error_code"]
 
 
 def test_a_gpu_count_that_suits_the_model_but_not_its_draft_is_refused():
-    known = case("L12_draft_model_other_width")
-    request = known.json("request.json")
+    known = case("L12")
+    request = case_json("L12", "request.json")
     target, draft = request["models"]
 
     slots_per_gpu_from_redundant(
@@ -91,19 +91,19 @@ def test_a_gpu_count_that_suits_the_model_but_not_its_draft_is_refused():
             draft_experts=draft["num_experts"], draft_redundant=draft["num_redundant"], gpus=request["ep_size"]
         )
 
-    assert refused.value.code == known.error_code
+    assert refused.value.code == known["expect"]["error_code"]
 
 
 def test_too_few_live_gpus_are_refused_with_the_number_needed():
-    known = case("U23_too_few_live_slots")
-    request = known.json("request.json")
+    known = case("U23")
+    request = case_json("U23", "request.json")
     live = sum(request["active_ranks"])
-    assert live * request["slots_per_rank"] == known.oracle["live_slots"]
+    assert live * request["slots_per_rank"] == known["expect"]["oracle"]["live_slots"]
 
     with pytest.raises(NotEnoughLiveSlots, match="at least 4 live GPUs") as refused:
         check_live_slots(experts=request["num_experts"], slots_per_gpu=request["slots_per_rank"], live_gpus=live)
 
-    assert refused.value.code == known.error_code
+    assert refused.value.code == known["expect"]["error_code"]
     check_live_slots(experts=request["num_experts"], slots_per_gpu=request["slots_per_rank"], live_gpus=4)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from placement.errors import BadTopology, GpusNotPositive
 from placement.topology import Topology, flat_or_nodes, from_cost_matrix
-from tests.placement.case_files import case
+from tests.case_files import case, case_json
 
 
 def _costs(node_of_gpu: list[int], *, inside: float, between: float) -> list[list[float]]:
@@ -69,16 +69,16 @@ def test_a_flat_topology_stands_in_with_a_notice():
 
 @pytest.mark.parametrize("name", ["not_square", "nan", "negative", "diagonal", "wrong_size"])
 def test_a_bad_cost_matrix_is_refused(name):
-    known = case("L14_bad_topology_matrix")
+    known = case("L14")
 
     with pytest.raises(BadTopology) as refused:
-        from_cost_matrix(known.json("cases.json")[name], gpus=known.params["ep_size"])
+        from_cost_matrix(case_json("L14", "cases.json")[name], gpus=known["params"]["ep_size"])
 
-    assert refused.value.code == known.error_code
+    assert refused.value.code == known["expect"]["error_code"]
 
 
 def test_every_bad_matrix_of_the_case_is_tested():
-    assert set(case("L14_bad_topology_matrix").json("cases.json")) == {
+    assert set(case_json("L14", "cases.json")) == {
         "not_square",
         "nan",
         "negative",
