@@ -15,9 +15,10 @@ from tests.case_files import case, case_json
 
 def test_a_shifted_workload_is_told_with_its_distance():
     known = case("L20")
+    oracle = known["expect"]["oracle"]
     old, new = (Demand.uniform(case_json("L20", name)["logical_count"]) for name in ("old.json", "new.json"))
 
-    assert total_variation_L(old, new)[0] == pytest.approx(known["expect"]["oracle"]["total_variation"])
+    assert total_variation_L(old, new)[0] == pytest.approx(oracle["total_variation"])
     (notice,) = profile_drift_notices(old, new)
     assert notice.code == known["expect"]["error_code"]
     assert "0.75" in notice.detail

@@ -34,6 +34,7 @@ EXPERTS, GPUS = st.integers(1, 400), st.integers(1, 80)
 
 def test_redundant_slots_that_do_not_divide_are_refused_with_the_valid_numbers():
     known = case("L01")
+    oracle = known["expect"]["oracle"]
     request = case_json("L01", "request.json")
     sizes = {"experts": request["num_experts"], "gpus": request["ep_size"], "redundant": request["num_redundant"]}
 
@@ -41,17 +42,18 @@ def test_redundant_slots_that_do_not_divide_are_refused_with_the_valid_numbers()
         slots_per_gpu_from_redundant(**sizes)
 
     assert refused.value.code == known["expect"]["error_code"]
-    assert nearest_valid_redundant(**sizes) == known["expect"]["oracle"]["valid_redundant"]
+    assert nearest_valid_redundant(**sizes) == oracle["valid_redundant"]
     assert "32 or 104" in refused.value.detail
 
 
 def test_the_smallest_number_of_slots_is_the_default():
     known = case("L02")
+    oracle = known["expect"]["oracle"]
     request = case_json("L02", "request.json")
 
     slots_per_gpu = smallest_slots_per_gpu(experts=request["num_experts"], gpus=request["ep_size"])
 
-    assert slots_per_gpu * request["ep_size"] - request["num_experts"] == known["expect"]["oracle"]["num_redundant"]
+    assert slots_per_gpu * request["ep_size"] - request["num_experts"] == oracle["num_redundant"]
 
 
 def test_more_slots_than_can_be_used_are_refused_with_the_most_useful_number():
@@ -96,9 +98,10 @@ def test_a_gpu_count_that_suits_the_model_but_not_its_draft_is_refused():
 
 def test_too_few_live_gpus_are_refused_with_the_number_needed():
     known = case("U23")
+    oracle = known["expect"]["oracle"]
     request = case_json("U23", "request.json")
     live = sum(request["active_ranks"])
-    assert live * request["slots_per_rank"] == known["expect"]["oracle"]["live_slots"]
+    assert live * request["slots_per_rank"] == oracle["live_slots"]
 
     with pytest.raises(NotEnoughLiveSlots, match="at least 4 live GPUs") as refused:
         check_live_slots(experts=request["num_experts"], slots_per_gpu=request["slots_per_rank"], live_gpus=live)

@@ -158,32 +158,33 @@ def test_duplicated_slots_are_counted():
 
 def test_balancedness_is_taken_over_gpus_not_layers():
     known = case("D01")
+    oracle = known["expect"]["oracle"]
     demand = Demand.uniform(case_json("D01", "rank_tokens.json"))
 
     metrics = score(_trivial(layers=3, experts=2, gpus=2), demand, Topology(2), dispatch=DYNAMIC)
 
-    assert metrics.balancedness == pytest.approx(known["expect"]["oracle"]["right"], abs=1e-4)
-    assert metrics.sglang_balancedness == pytest.approx(known["expect"]["oracle"]["right"], abs=1e-4)
+    assert metrics.balancedness == pytest.approx(oracle["right"], abs=1e-4)
+    assert metrics.sglang_balancedness == pytest.approx(oracle["right"], abs=1e-4)
 
 
 def test_every_engines_definition_can_be_read_off_the_metrics():
     known = case("D03")
+    oracle = known["expect"]["oracle"]
     demand = Demand.uniform(case_json("D03", "rank_tokens.json"))
 
     metrics = score(_trivial(layers=2, experts=2, gpus=2), demand, Topology(2), dispatch=DYNAMIC)
 
     by_layer = [layer.imbalance for layer in metrics.layers]
-    assert metrics.sglang_balancedness == pytest.approx(known["expect"]["oracle"]["sglang_mean_of_ratios"], abs=1e-4)
-    assert metrics.balancedness == pytest.approx(known["expect"]["oracle"]["vllm_ratio_of_sums"], abs=1e-4)
-    assert np.mean(by_layer) - 1 == pytest.approx(known["expect"]["oracle"]["trtllm_imbalance_ratio"], abs=1e-4)
-    assert metrics.worst_layer.imbalance == pytest.approx(
-        known["expect"]["oracle"]["ascend_peak_to_average_max"], abs=1e-4
-    )
+    assert metrics.sglang_balancedness == pytest.approx(oracle["sglang_mean_of_ratios"], abs=1e-4)
+    assert metrics.balancedness == pytest.approx(oracle["vllm_ratio_of_sums"], abs=1e-4)
+    assert np.mean(by_layer) - 1 == pytest.approx(oracle["trtllm_imbalance_ratio"], abs=1e-4)
+    assert metrics.worst_layer.imbalance == pytest.approx(oracle["ascend_peak_to_average_max"], abs=1e-4)
 
 
 def test_all_zero_layers_do_not_raise_balancedness():
     """SGLang's mean counts a layer without tokens as 1.0; ours is over MoE layers."""
     known = case("P12")
+    oracle = known["expect"]["oracle"]
     counts = [[0] * 8, [0] * 8, [10, 10, 10, 10, 30, 30, 0, 0], [40, 10, 20, 20, 10, 20, 10, 20]]  # dump.pt
 
     metrics = score(
@@ -193,10 +194,10 @@ def test_all_zero_layers_do_not_raise_balancedness():
         dispatch=EVEN,
     )
 
-    assert [layer.layer for layer in metrics.layers] == known["expect"]["oracle"]["moe_layers"]
-    assert metrics.sglang_balancedness == pytest.approx(known["expect"]["oracle"]["balancedness_moe_only"], abs=1e-4)
+    assert [layer.layer for layer in metrics.layers] == oracle["moe_layers"]
+    assert metrics.sglang_balancedness == pytest.approx(oracle["balancedness_moe_only"], abs=1e-4)
     with_dense_as_one = (2 * 1.0 + 2 * metrics.sglang_balancedness) / 4
-    assert with_dense_as_one == pytest.approx(known["expect"]["oracle"]["balancedness_all_layers_wrong"], abs=1e-4)
+    assert with_dense_as_one == pytest.approx(oracle["balancedness_all_layers_wrong"], abs=1e-4)
 
 
 # --------------------------------------------------------------------------------------------------------- refused
