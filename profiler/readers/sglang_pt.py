@@ -98,7 +98,7 @@ def _open_recording(files: Sequence[Path], options: ReadOptions, *, name: str) -
     loaded = load_pt(files[0])
     kind = _kind(loaded, files[0])
     if kind == "stat":
-        return SglangStatReader(files[0], loaded, options)
+        return SglangStatReader(files[0], loaded, options, name=name)
     rank_files = [read_rank_file(files[0], loaded)]
     del loaded
     for file in files[1:]:

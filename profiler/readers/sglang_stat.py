@@ -36,32 +36,35 @@ class SglangStatReader:
     loaded : mapping
         What :func:`profiler.readers.pt_archive.load_pt` returned.
     options : ReadOptions
+    name : str
+        Name of the input: of the file, or of the folder that holds it alone.
 
     Raises
     ------
     BadCountShape, BadCountType, NonFiniteCount, NegativeCount, CountOutOfRange, InputsDisagree
     """
 
-    def __init__(self, path: Path, loaded: Mapping[str, Any], options: ReadOptions) -> None:
+    def __init__(self, path: Path, loaded: Mapping[str, Any], options: ReadOptions, *, name: str) -> None:
         self._path = path
+        self._name = name
         self._rank = loaded.get("rank")
         counts = loaded["logical_count"]
         if not isinstance(counts, np.ndarray):
-            raise BadCountType(f"logical_count of {path.name} is a {type(counts).__name__}; a tensor is needed.")
+            raise BadCountType(f"logical_count of {name} is a {type(counts).__name__}; a tensor is needed.")
         if counts.ndim not in (2, 3) or 0 in counts.shape[-2:]:
             raise BadCountShape(
-                f"logical_count of {path.name} has shape {list(counts.shape)}; [steps, layers, experts] is needed."
+                f"logical_count of {name} has shape {list(counts.shape)}; [steps, layers, experts] is needed."
             )
         self._steps = counts.shape[0] if counts.ndim == 3 else None
         self._counts_NRX = counts if counts.ndim == 3 else counts[None]
         totals_RX = self._survey()
         self._rows = decoder_layer_rows(
-            name=path.name,
+            name=name,
             row_count=totals_RX.shape[0],
             has_traffic=[bool(row_X.any()) for row_X in totals_RX],
             model=options.model,
         )
-        experts = routed_experts(totals_RX.shape[1], options, name=path.name)
+        experts = routed_experts(totals_RX.shape[1], options, name=name)
         self._shared_total = int(totals_RX[:, experts:].sum())
         model = options.model
         self._header = TraceHeader(
@@ -93,7 +96,7 @@ class SglangStatReader:
 
     @property
     def name(self) -> str:
-        return self._path.name
+        return self._name
 
     @cached_property
     def content_hash(self) -> str:
