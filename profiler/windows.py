@@ -124,14 +124,14 @@ def _source_rule(readers: Sequence[TraceReader], *, gpus: int, sources: str) -> 
         return False, []
     unknown = [reader.name for reader in readers if reader.header.source_ranks is None]
     if unknown:
-        detail = f"{_listed(unknown)} does not say on which GPU tokens live; they are taken as spread evenly over all."
+        detail = f"home GPUs are not recorded in {_listed(unknown)}; tokens are taken as spread evenly over all GPUs."
         return False, [Notice("SOURCES_UNKNOWN", detail)]
     other = [reader for reader in readers if reader.header.source_ranks != gpus]
     if other:
         names = _listed([reader.name for reader in other])
         detail = (
-            f"{names} was measured on {other[0].header.source_ranks} ranks and the plan is for {gpus} GPUs, "
-            "so home GPUs cannot be carried over; tokens are taken as spread evenly over all."
+            f"home GPUs in {names} are of {other[0].header.source_ranks} ranks and the plan is for {gpus} GPUs, so "
+            "they cannot be carried over; tokens are taken as spread evenly over all GPUs."
         )
         return False, [Notice("SOURCES_IGNORED", detail)]
     return True, []
