@@ -91,30 +91,31 @@ def nearest_slot(slots_MX: Slots, *, rank: int, ranks: Ranks) -> Slots:
     return nearest_M
 
 
-def nearest_table(replicas: ReplicaLists, *, rank: int, ranks: Ranks) -> Slots:
-    """Return the slot that a rank's tokens always go to, int32 [L, E], -1 where several stay candidates."""
+def nearest_tables(replicas: ReplicaLists, *, ranks: Ranks) -> Slots:
+    """Return the slot that each rank's tokens always go to, int32 [G, L, E], -1 where several stay candidates."""
     layers, experts, width = replicas.slots_LEX.shape
-    nearest_M = nearest_slot(replicas.slots_LEX.reshape(-1, width), rank=rank, ranks=ranks)
-    return nearest_M.reshape(layers, experts)
+    slots_MX = replicas.slots_LEX.reshape(-1, width)
+    nearest_GM = [nearest_slot(slots_MX, rank=rank, ranks=ranks) for rank in range(ranks.gpus)]
+    return np.stack(nearest_GM).reshape(ranks.gpus, layers, experts)
 
 
-def static_table(replicas: ReplicaLists, *, rank: int, ranks: Ranks) -> Slots:
-    """Return the table [L, E] that a rank with ``--ep-dispatch-algorithm static`` uses for all its tokens.
+def static_tables(replicas: ReplicaLists, *, ranks: Ranks) -> Slots:
+    """Return the tables, int32 [G, L, E], that ranks with ``--ep-dispatch-algorithm static`` use for all their tokens.
 
-    The rank draws for all ranks that its view leaves without a nearest slot, layer by layer and expert by expert,
-    and keeps its own draw. Experts that the rank has reduced to one slot draw nothing, so ranks draw differently.
+    Each rank draws for all ranks that have no nearest slot, layer by layer and expert by expert, and keeps its own
+    draw. Experts that the drawing rank has reduced to one slot draw nothing, so each rank's draws are others.
     """
-    table_LE = nearest_table(replicas, rank=rank, ranks=ranks)
-    layers, experts = np.nonzero(table_LE == _ABSENT)
-    open_MX = replicas.slots_LEX[layers, experts]
-    undecided_GM = np.stack([nearest_slot(open_MX, rank=gpu, ranks=ranks) == _ABSENT for gpu in range(ranks.gpus)])
-    stream = random.Random(STATIC_TABLE_SEED)
-    for m, slots_X in enumerate(open_MX):
-        candidates = slots_X[slots_X != _ABSENT].tolist()
-        drawing = np.flatnonzero(undecided_GM[:, m]).tolist()
-        shares = _fair_shares(candidates, draws=len(drawing), stream=stream)
-        table_LE[layers[m], experts[m]] = shares[drawing.index(rank)]
-    return table_LE
+    nearest_GLE = nearest_tables(replicas, ranks=ranks)
+    undecided_GLE = nearest_GLE == _ABSENT
+    tables_GLE = nearest_GLE.copy()
+    for rank in range(ranks.gpus):
+        stream = random.Random(STATIC_TABLE_SEED)
+        for layer, expert in np.argwhere(undecided_GLE[rank]):
+            slots_X = replicas.slots_LEX[layer, expert]
+            drawing = np.flatnonzero(undecided_GLE[:, layer, expert]).tolist()
+            shares = _fair_shares(slots_X[slots_X != _ABSENT].tolist(), draws=len(drawing), stream=stream)
+            tables_GLE[rank, layer, expert] = shares[drawing.index(rank)]
+    return tables_GLE
 
 
 def _fair_shares(candidates: list[int], *, draws: int, stream: random.Random) -> list[int]:
@@ -155,8 +156,7 @@ class NearestDynamic(Dispatcher):
     @classmethod
     def for_map(cls, map_LP: npt.NDArray[np.int32], *, experts: int, ranks: Ranks) -> NearestDynamic:
         replicas = list_replicas(map_LP, experts=experts)
-        tables = [nearest_table(replicas, rank=rank, ranks=ranks) for rank in range(ranks.gpus)]
-        return cls(replicas, np.stack(tables))
+        return cls(replicas, nearest_tables(replicas, ranks=ranks))
 
     def slots_of(
         self, experts_LTK: npt.NDArray[np.int64], *, source_T: npt.NDArray[np.int64], random_picks: np.random.Generator
@@ -178,8 +178,7 @@ class NearestStatic(Dispatcher):
 
     @classmethod
     def for_map(cls, map_LP: npt.NDArray[np.int32], *, experts: int, ranks: Ranks) -> NearestStatic:
-        replicas = list_replicas(map_LP, experts=experts)
-        return cls(np.stack([static_table(replicas, rank=rank, ranks=ranks) for rank in range(ranks.gpus)]))
+        return cls(static_tables(list_replicas(map_LP, experts=experts), ranks=ranks))
 
     def slots_of(
         self, experts_LTK: npt.NDArray[np.int64], *, source_T: npt.NDArray[np.int64], random_picks: np.random.Generator

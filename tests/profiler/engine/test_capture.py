@@ -16,7 +16,12 @@ from profiler.engine.contract import Ability
 from profiler.engine.contract_demand import DemandOptions, DemandState
 from profiler.engine.contract_push import PushRequest
 from profiler.errors import EngineAnswerInvalid, EngineBusy, EngineFailed, PluginMissing
+from profiler.readers.options import ReadOptions
+from profiler.readers.parquet import open_parquet
 from profiler.recordings import AFFINITY
+from profiler.window_by import WindowBy
+from profiler.windows import build_demand
+from profiler.writers.parquet import import_trace
 from tests.profiler.engine.messages import demand_answer, health
 from tests.profiler.engine.servers import answer, engine_that_answers, healthy_routes, in_turn
 from tests.profiler.replay.clients import client_of_replay
@@ -248,3 +253,23 @@ def test_lengths_that_cannot_be_are_refused_before_anything_is_recorded(lengths)
     with engine_that_answers(scripted()) as (url, told), EngineClient(url) as client, pytest.raises(BadOption):
         capture(client, **lengths)
     assert told.requests == []
+
+
+# ------------------------------------------------------------------ what a capture is good for
+
+
+def test_a_capture_becomes_a_trace_file_and_demand_with_measured_sources(tmp_path):
+    trace = shipped(AFFINITY)
+    result = captured_pass(trace, gpus=2, slots_per_gpu=20)
+    import_trace([result], tmp_path / "captured.parquet")
+    reader = open_parquet(tmp_path / "captured.parquet", ReadOptions())
+
+    found = build_demand([reader], window_by=WindowBy(), gpus=2)
+    prefill = build_demand([reader], window_by=WindowBy(), gpus=2, phase="prefill")
+
+    expected_LSE = sum(chunk.tokens_LSE for chunk in result.chunks())
+    assert found.demand.sources == "measured"
+    assert found.header.engine == "moeplan-replay"
+    np.testing.assert_array_equal(found.demand.tokens_WLSE.sum(axis=0), expected_LSE)
+    assert 0 < prefill.demand.total_tokens < found.demand.total_tokens
+    assert found.demand.windows == len(result.windows)

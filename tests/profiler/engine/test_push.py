@@ -225,6 +225,13 @@ def test_of_two_pushers_at_once_one_wins_and_the_other_gets_a_conflict():
 # ------------------------------------------------------------------ refused before anything moves
 
 
+@pytest.fixture(scope="module")
+def untouched() -> Iterator[EngineClient]:
+    """An engine for pushes that must not change it."""
+    with engine() as client:
+        yield client
+
+
 @pytest.mark.parametrize(
     ("rows", "code"),
     [
@@ -236,12 +243,11 @@ def test_of_two_pushers_at_once_one_wins_and_the_other_gets_a_conflict():
         ([[0, 1, 2, 3, 4, 5, 6, 7, 0, 1]] * 3, "LAYOUT_MISMATCH"),
     ],
 )
-def test_a_bad_map_is_refused_by_the_engine_and_changes_nothing(rows, code):
-    with engine() as client:
-        before = client.placement(checksums=True)
-        with pytest.raises(EngineRefused, match=f"status 400.*{code}"):
-            client.put_placement(PushRequest(np.array(rows, dtype=np.int32)))
-        after = client.placement(checksums=True)
+def test_a_bad_map_is_refused_by_the_engine_and_changes_nothing(untouched, rows, code):
+    before = untouched.placement(checksums=True)
+    with pytest.raises(EngineRefused, match=f"status 400.*{code}"):
+        untouched.put_placement(PushRequest(np.array(rows, dtype=np.int32)))
+    after = untouched.placement(checksums=True)
     assert (after.layout_hash, after.generation, after.checksums) == (before.layout_hash, 0, before.checksums)
 
 
@@ -255,11 +261,10 @@ def test_a_bad_map_is_refused_by_the_engine_and_changes_nothing(rows, code):
         (any_layout(1, gpus=5), LayoutMismatch, "5 GPUs; the engine has 2"),
     ],
 )
-def test_a_layout_for_another_engine_is_refused_before_it_is_sent(layout, error, words):
-    with engine() as client:
-        with pytest.raises(error, match=words):
-            push(client, layout, history=None)
-        assert client.placement().generation == 0
+def test_a_layout_for_another_engine_is_refused_before_it_is_sent(untouched, layout, error, words):
+    with pytest.raises(error, match=words):
+        push(untouched, layout, history=None)
+    assert untouched.placement().generation == 0
 
 
 def test_a_map_of_another_width_than_the_engine_names_both_widths():
@@ -298,9 +303,10 @@ def test_why_it_is_left_alone_such_an_engine_serves_experts_from_slots_that_hold
 
 
 @pytest.mark.parametrize("bad", [{"layers_per_chunk": 0}, {"pause_s": -0.1}, {"pause_s": 61}])
-def test_a_pace_that_cannot_be_is_refused(bad):
-    with engine() as client, pytest.raises(BadOption):
-        push(client, any_layout(1), history=None, **bad)
+def test_a_pace_that_cannot_be_is_refused(untouched, bad):
+    with pytest.raises(BadOption):
+        push(untouched, any_layout(1), history=None, **bad)
+    assert untouched.placement().generation == 0
 
 
 # ------------------------------------------------------------------ what goes wrong on the way
