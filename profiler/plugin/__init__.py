@@ -16,6 +16,7 @@ modules with the same limits, so ``pip install --no-deps moeplan`` is enough on 
 ``own_rows``            which rows of a batch are a rank's own tokens
 ``demand_recorder``     routed tokens of a rank in windows, kept in a bounded ring
 ``graph_tap``           routing inside captured CUDA graphs
+``step_log``            routed ids of a few steps, counted together
 ``demand_merge``        HTTP process: windows of all ranks become one answer
 ``versions``            what is known of which SGLang version
 ``backport_0516``       replica choice without an all-to-all backend, which SGLang 0.5.16 lacks

@@ -19,6 +19,7 @@ from profiler.engine.contract_demand import PHASES, DemandOptions
 from profiler.plugin.graph_tap import GraphTap
 from profiler.plugin.own_rows import StepRows, own_bounds
 from profiler.plugin.rank_view import RankView
+from profiler.plugin.step_log import StepLog, empty_counts
 
 
 class HostCopy:
@@ -116,8 +117,6 @@ class DemandRecorder:
         recording_id: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        import torch
-
         self.recording_id = recording_id
         self.recording = True
         self.steps = 0
@@ -125,9 +124,7 @@ class DemandRecorder:
         self._view = view
         self._options = options
         self._clock = clock
-        self._experts = experts
-        self._counts_FLE = torch.zeros((len(PHASES), layers, experts + 1), dtype=torch.int64, device=device)
-        self._one = torch.ones((), dtype=torch.int64, device=device)
+        self._log = StepLog(empty_counts(layers=layers, experts=experts, device=device), view)
         self._ring: deque[RankWindow] = deque()
         self._step: StepRows | None = None
         self._seen_layers: set[int] = set()
@@ -142,12 +139,10 @@ class DemandRecorder:
     def finished_windows(self) -> int:
         return len(self._ring)
 
-    def begin_step(self, rows: StepRows, *, tap: GraphTap | None) -> None:
+    def begin_step(self, rows: StepRows) -> None:
         """A forward pass of the served model begins."""
         self._step = rows
         self._seen_layers.clear()
-        if tap is not None and self._view.counts_its_rows:
-            tap.clear()
 
     def count_layer(self, layer: int, topk_ids_RK: Any, *, padded_tokens: Sequence[int] | None) -> None:
         """Count a layer's routing as the router hands it over: logical expert ids, before replicas are chosen."""
@@ -159,27 +154,32 @@ class DemandRecorder:
             return
         rows = int(topk_ids_RK.shape[0])
         start, end = own_bounds(self._view, step.tokens, rows=rows, padded_tokens=padded_tokens)
-        bins = self._bins(topk_ids_RK[start:end].flatten().to(self._counts_FLE.dtype))
-        self._counts_FLE[step.phase, layer].scatter_add_(0, bins, self._one.expand(bins.shape))
+        self._log.add_rows(step.phase, layer, topk_ids_RK[start:end])
 
-    def end_step(self, *, first_step: int, generation: int, tap: GraphTap | None) -> None:
-        """The forward pass is over: count what graphs wrote, note the step, close the window when it is full.
+    def end_step(self, *, number: int, generation: int, captured: GraphTap | None) -> None:
+        """The forward pass is over: note it, and close the window when it is full.
 
         Parameters
         ----------
-        first_step : int
+        number : int
             The engine's number of this step.
         generation : int
             Applied pushes so far.
+        captured : GraphTap or None
+            Where a replayed graph wrote its routing; None when none was replayed.
         """
         step, self._step = self._step, None
         if step is None:
             return
-        if tap is not None and self._view.counts_its_rows and step.tokens:
-            self._count_captured(step, tap)
+        if captured is not None and self._view.counts_its_rows:
+            layers = tuple(layer for layer in captured.written_layers if layer not in self._seen_layers)
+            if layers and step.tokens:
+                self._log.add_graph(step.phase, step.tokens, captured, layers=layers)
+            captured.clear()
+        self._log.end_step()
         window = self._window
         if window.steps == 0:
-            window.first_step, window.generation, window.opened_s = first_step, generation, self._clock()
+            window.first_step, window.generation, window.opened_s = number, generation, self._clock()
         window.last_generation = generation
         if step.tokens:
             window.phase_steps[step.phase].append(window.steps)
@@ -196,6 +196,7 @@ class DemandRecorder:
         window = self._window
         if window.steps == 0:
             return
+        self._log.count()
         finished = RankWindow(
             index=window.index,
             first_step=window.first_step,
@@ -205,9 +206,9 @@ class DemandRecorder:
             last_generation=window.last_generation,
             tokens=window.tokens,
             phase_steps=window.phase_steps,
-            counts=HostCopy(self._counts_FLE),
+            counts=HostCopy(self._log.counts_FLE),
         )
-        self._counts_FLE.zero_()
+        self._log.counts_FLE.zero_()
         if len(self._ring) >= self._options.ring_windows:
             self._ring.popleft()
             self.dropped_windows += 1
@@ -222,31 +223,3 @@ class DemandRecorder:
     def fetch(self, max_windows: int) -> list[RankWindow]:
         """Hand over finished windows, oldest first, each once."""
         return [self._ring.popleft() for _ in range(min(max_windows, len(self._ring)))]
-
-    def _count_captured(self, step: StepRows, tap: GraphTap) -> None:
-        import torch
-
-        unseen = [layer for layer in tap.written_layers if layer not in self._seen_layers]
-        if not unseen:
-            return
-        for ids_LRK, rows in tap.captured():
-            start, end = own_bounds(self._view, step.tokens, rows=rows, padded_tokens=None)
-            row_R = torch.arange(ids_LRK.shape[1], device=ids_LRK.device)
-            own_R = (row_R >= start) & (row_R < torch.minimum(torch.as_tensor(end, device=rows.device), rows))
-            layer_U = torch.tensor(unseen, device=ids_LRK.device)
-            ids_URK = ids_LRK[layer_U].to(torch.int64)
-            bins_URK = torch.where(own_R[None, :, None], self._bins(ids_URK), self._experts)
-            flat = bins_URK.flatten(1)
-            self._counts_FLE[step.phase].index_add_(0, layer_U, self._histogram(flat))
-
-    def _histogram(self, bins_UN: Any) -> Any:
-        import torch
-
-        histogram = torch.zeros((bins_UN.shape[0], self._experts + 1), dtype=torch.int64, device=bins_UN.device)
-        return histogram.scatter_add_(1, bins_UN, self._one.expand(bins_UN.shape))
-
-    def _bins(self, expert_ids: Any) -> Any:
-        """Send padding (-1) and fused shared experts (ids from E on) to the last column."""
-        import torch
-
-        return torch.where((expert_ids < 0) | (expert_ids >= self._experts), self._experts, expert_ids)

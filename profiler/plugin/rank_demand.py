@@ -46,11 +46,13 @@ class RankDemand:
         recorder = self._recorder
         if recorder is None or not recorder.recording or model_runner.is_draft_worker:
             return original(model_runner, forward_batch, *args, **kwargs)
-        self._guarded(lambda: recorder.begin_step(step_rows(forward_batch), tap=self._tap))
+        self._guarded(lambda: recorder.begin_step(step_rows(forward_batch)))
         output = original(model_runner, forward_batch, *args, **kwargs)
         self._guarded(
             lambda: recorder.end_step(
-                first_step=int(model_runner.forward_pass_id), generation=self._generation(), tap=self._tap
+                number=int(model_runner.forward_pass_id),
+                generation=self._generation(),
+                captured=self._tap if getattr(output, "can_run_graph", False) else None,
             )
         )
         return output
@@ -112,6 +114,9 @@ class RankDemand:
         metadata = location_metadata()
         self._view = view_rank(server_args)
         self._failure = ""
+        if self._tap is not None:
+            wait_for_device()
+            self._tap.clear()
         self._recorder = DemandRecorder(
             layers=int(metadata.num_layers),
             experts=int(metadata.num_logical_experts),

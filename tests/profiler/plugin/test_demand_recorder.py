@@ -53,10 +53,10 @@ def run_step(
     number: int,
     tap: Any = None,
 ) -> None:
-    found.begin_step(step, tap=tap)
+    found.begin_step(step)
     for layer in MOE_LAYERS:
         found.count_layer(layer, ids_RK, padded_tokens=padded)
-    found.end_step(first_step=number, generation=number // 3, tap=tap)
+    found.end_step(number=number, generation=number // 3, captured=tap)
 
 
 @settings(max_examples=50, deadline=None)
@@ -105,10 +105,10 @@ def test_captured_routing_is_counted_after_the_step() -> None:
     ids_RK = routing(2, 8)
     tap.make_room(ids_RK)
     found = recorder(dp_attention(1, ranks=2), window_steps=1)
-    found.begin_step(StepRows(1, 3), tap=tap)
+    found.begin_step(StepRows(1, 3))
     for layer in MOE_LAYERS:
         tap.write(layer, ids_RK)  # what the graph does
-    found.end_step(first_step=0, generation=0, tap=tap)
+    found.end_step(number=0, generation=0, captured=tap)
     (window,) = found.fetch(1)
     for layer in MOE_LAYERS:
         np.testing.assert_array_equal(window.counts_FLE()[1, layer], plain_count(ids_RK[4:7]))
@@ -121,14 +121,15 @@ def test_only_the_buffer_of_the_replayed_graph_counts() -> None:
     tap.make_room(small)
     tap.write(1, small)
     tap.make_room(large)
+    tap.clear()
     found = recorder(plain(0), window_steps=1)
-    found.begin_step(StepRows(1, 2), tap=tap)
-    found.end_step(first_step=0, generation=0, tap=tap)
+    found.begin_step(StepRows(1, 2))
+    found.end_step(number=0, generation=0, captured=tap)
     (window,) = found.fetch(1)
     assert window.counts_FLE().sum() == 0, "no graph ran in this step"
-    found.begin_step(StepRows(1, 5), tap=tap)
+    found.begin_step(StepRows(1, 5))
     tap.write(1, large)
-    found.end_step(first_step=1, generation=0, tap=tap)
+    found.end_step(number=1, generation=0, captured=tap)
     (window,) = found.fetch(1)
     np.testing.assert_array_equal(window.counts_FLE()[1, 1], plain_count(large[:5]))
 

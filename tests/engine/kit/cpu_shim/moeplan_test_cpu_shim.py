@@ -47,8 +47,9 @@ def _experts(original, layer, x, topk_output, config):
 def _pad_inputs(original, batch, model_runner, *args, **kwargs):
     """DP attention pads batches, and the torch attention backend has no fill value on a CPU."""
     backend = type(model_runner.attn_backend)
-    if not hasattr(backend, "get_cpu_graph_seq_len_fill_value"):
-        backend.get_cpu_graph_seq_len_fill_value = lambda self: 1
+    for name in ("get_cpu_graph_seq_len_fill_value", "get_cuda_graph_seq_len_fill_value"):
+        if name not in vars(backend):
+            setattr(backend, name, lambda self: 1)
     return original(batch, model_runner, *args, **kwargs)
 
 
