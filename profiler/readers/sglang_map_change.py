@@ -15,6 +15,8 @@ from profiler.readers.sglang_map import MapPeriod, trivial_map
 
 MAX_BLOCKS = 64
 """Stretches of the recording that are compared; a change is found to within one of them."""
+MAX_BLOCK_CELLS = 2**23
+"""Of all blocks together, 64 MiB."""
 MIN_DISTANCE = 0.05
 """Profiles that are closer than this are the same profile, whatever their labels."""
 RELABELLED_SHARE = 0.5
@@ -37,7 +39,8 @@ class SlotBlocks:
 
     def __init__(self, *, passes: int, layers: int, slots: int) -> None:
         self._passes = max(passes, 1)
-        self.counts_BLP = np.zeros((min(self._passes, MAX_BLOCKS), layers, slots), dtype=np.int64)
+        blocks = min(self._passes, MAX_BLOCKS, max(2, MAX_BLOCK_CELLS // (layers * slots)))
+        self.counts_BLP = np.zeros((blocks, layers, slots), dtype=np.int64)
 
     def of_pass(self, index: int) -> npt.NDArray[np.int64]:
         """Return the block of a pass, int64 [L, P], to be added to."""

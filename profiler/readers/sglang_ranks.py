@@ -12,6 +12,8 @@ from profiler.errors import InputsDisagree
 from profiler.readers.options import ReadOptions
 from profiler.readers.sglang_records import PassRecord, RankFile
 
+MAX_RANKS = 2**16
+
 
 @dataclass(frozen=True, eq=False)
 class PassGroup:
@@ -82,6 +84,8 @@ def join_ranks(files: Sequence[RankFile], options: ReadOptions, *, name: str) ->
         if rank == following:
             raise InputsDisagree(f"{name} holds two files of rank {rank}; give one recording at a time.")
     highest = max(ranks)
+    if highest >= MAX_RANKS:
+        raise InputsDisagree(f"{name} has a file of rank {highest}; ranks up to {MAX_RANKS - 1} are read.")
     if options.expected_ranks is not None and highest >= options.expected_ranks:
         raise InputsDisagree(f"{name} has a file of rank {highest}, but {options.expected_ranks} ranks are expected.")
     known = [highest + 1, options.expected_ranks or 0, *(file.group_ranks or 0 for file in ordered)]

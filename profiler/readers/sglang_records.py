@@ -17,9 +17,17 @@ import numpy.typing as npt
 
 from profiler.errors import UnreadableDump
 from profiler.readers.counts import whole_counts
+from profiler.readers.layer_rows import MAX_LAYERS
 
 RANK_FILE = re.compile(r"expert_distribution_recorder_(?P<time>\d+(?:\.\d+)?)_(?P<rank>\d+)\.pt")
 """Name that the recorder gives the file of one rank."""
+
+MAX_CELLS = 2**22
+"""Layers x slots, or layers x experts, of any engine: forty times the largest model's."""
+MAX_ID_COLUMNS = 64
+"""The recorder writes 8."""
+MAX_NUMBER = 2**40
+"""Of passes and ranks; beyond it is damage."""
 
 Integers = npt.NDArray[np.signedinteger[Any]]
 
@@ -133,8 +141,8 @@ def _pass(record: dict[str, Any], per_token: bool, where: str) -> PassRecord:
 
 def _integer(record: Mapping[str, Any], key: str, where: str) -> int:
     value = record.get(key)
-    if type(value) is not int or value < 0:
-        raise UnreadableDump(f"{key} in {where} is {str(value)[:40]!r}; a whole number is needed.")
+    if type(value) is not int or not 0 <= value < MAX_NUMBER:
+        raise UnreadableDump(f"{key} in {where} is {str(value)[:40]!r}; a whole number from 0 is needed.")
     return value
 
 
@@ -142,13 +150,18 @@ def _ids(ids: Any, where: str) -> Integers:
     if not isinstance(ids, np.ndarray) or ids.ndim != 3 or ids.dtype.kind != "i" or 0 in (ids.shape[0], ids.shape[2]):
         found = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, np.ndarray) else f"a {type(ids).__name__}"
         raise UnreadableDump(f"topk_ids_of_layer in {where} is {found}; integers [layers, tokens, 8] are needed.")
+    if ids.shape[0] > MAX_LAYERS or ids.shape[2] > MAX_ID_COLUMNS:
+        raise UnreadableDump(
+            f"topk_ids_of_layer in {where} has shape {list(ids.shape)}; up to {MAX_LAYERS} layers and "
+            f"{MAX_ID_COLUMNS} ids per token are read."
+        )
     if ids.size and int(ids.min()) < -1:
         raise UnreadableDump(f"topk_ids_of_layer in {where} holds {int(ids.min())}; slot ids are >= 0, padding is -1.")
     return ids
 
 
 def _counts(counts: Any, where: str) -> npt.NDArray[np.int64]:
-    if not isinstance(counts, np.ndarray) or counts.ndim != 2 or 0 in counts.shape:
+    if not isinstance(counts, np.ndarray) or counts.ndim != 2 or not 0 < counts.size <= MAX_CELLS:
         found = list(counts.shape) if isinstance(counts, np.ndarray) else f"a {type(counts).__name__}"
         raise UnreadableDump(f"global_physical_count in {where} is {found}; a tensor [layers, slots] is needed.")
     return whole_counts(counts, where=f"global_physical_count in {where}")
@@ -162,7 +175,8 @@ def _token_column(record: dict[str, Any], key: str, tokens: int, where: str) -> 
     column = np.asarray(values) if len(values) else np.zeros(0, dtype=np.int64)
     if column.ndim != 1 or column.dtype.kind != "i" or column.size < tokens:
         raise UnreadableDump(f"{key} in {where} is no list of {tokens} whole numbers, one per token.")
-    return column[:tokens].astype(np.int32)
+    known = np.abs(column[:tokens]) < 2**31
+    return np.where(known, column[:tokens], -1).astype(np.int32)
 
 
 def _sequence_tokens(value: Any, where: str) -> tuple[int, ...]:
@@ -176,7 +190,12 @@ def _sequence_tokens(value: Any, where: str) -> tuple[int, ...]:
 def _map(value: Any, name: str) -> npt.NDArray[np.int64] | None:
     if value is None:
         return None
-    if not isinstance(value, np.ndarray) or value.ndim != 2 or value.dtype.kind != "i" or 0 in value.shape:
+    if (
+        not isinstance(value, np.ndarray)
+        or value.ndim != 2
+        or value.dtype.kind != "i"
+        or not 0 < value.size <= MAX_CELLS
+    ):
         raise UnreadableDump(f"last_physical_to_logical_map of {name} is no tensor of integers [layers, slots].")
     return value.astype(np.int64)
 

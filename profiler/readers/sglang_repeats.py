@@ -25,6 +25,8 @@ CountedBy = Literal["source", "destination", "every rank"]
 _SAME_SHARE = 0.9
 """Of the compared rows. Ranks with tokens of their own agree in under 1 % of them, by chance."""
 _DIFFERENT_ROWS_ARE_ENOUGH = 64
+_ROWS_COMPARED = 4096
+"""Of one pass, at most."""
 
 
 def repeats_rows(ranks: RankFiles, maps: SlotMaps) -> bool:
@@ -55,7 +57,7 @@ def _same_rows(
 ) -> tuple[int, int]:
     if one is None or other is None or one.ids_LTX is None or other.ids_LTX is None:
         return 0, 0
-    rows = min(one.tokens, other.tokens)
+    rows = min(one.tokens, other.tokens, _ROWS_COMPARED)
     period = maps.at(group.pass_id)
     one_LTX, other_LTX = (
         np.sort(period.experts_of_ids(ids_LTX[:, :rows]), axis=-1) for ids_LTX in (one.ids_LTX, other.ids_LTX)

@@ -20,7 +20,11 @@ from profiler.files import content_hash
 from profiler.readers.counts import MAX_TOTAL, routed_experts, shared_experts_notice, whole_counts
 from profiler.readers.layer_rows import decoder_layer_rows
 from profiler.readers.options import ReadOptions
+from profiler.readers.sglang_records import MAX_CELLS
 from profiler.trace import CountChunk, TraceHeader
+
+MAX_STEPS = 2**22
+"""Of one ring: days of decoding."""
 
 
 class SglangStatReader:
@@ -54,6 +58,11 @@ class SglangStatReader:
         if counts.ndim not in (2, 3) or 0 in counts.shape[-2:]:
             raise BadCountShape(
                 f"logical_count of {name} has shape {list(counts.shape)}; [steps, layers, experts] is needed."
+            )
+        if counts[..., 0, 0].size > MAX_STEPS or counts.shape[-2] * counts.shape[-1] > MAX_CELLS:
+            raise BadCountShape(
+                f"logical_count of {name} has shape {list(counts.shape)}; up to {MAX_STEPS} steps of {MAX_CELLS} "
+                "counts are read."
             )
         self._steps = counts.shape[0] if counts.ndim == 3 else None
         self._counts_NRX = counts if counts.ndim == 3 else counts[None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,10 @@ from profiler.readers.sglang_map_change import SlotBlocks, layout_change
 from profiler.readers.sglang_ranks import PassGroup, RankFiles
 from profiler.readers.sglang_records import PassRecord
 from profiler.readers.sglang_repeats import rows_to_keep
+from profiler.trace import NO_EXPERT
 
+IDS_PER_SLICE = 2**20
+"""Ids that are worked on at a time."""
 _CONTRADICTORY_SHARE = 0.01
 """Of the tokens. A router never chooses an expert twice, so two slots of one token never hold the same expert. Where
 even slots are repeated, ids are padding or made up, and say nothing about layouts."""
@@ -60,6 +64,17 @@ def kept_records(group: PassGroup, *, repeated: bool) -> Iterator[tuple[int, Pas
         yield kept
 
 
+def id_slices(record: PassRecord) -> Iterator[tuple[slice, npt.NDArray[np.signedinteger[Any]]]]:
+    """Yield the rows of a record and their ids in pieces, so that working on them takes little beside the file."""
+    if record.ids_LTX is None:
+        return
+    layers, tokens, columns = record.ids_LTX.shape
+    rows_per_slice = max(1, IDS_PER_SLICE // (layers * columns))
+    for start in range(0, tokens, rows_per_slice):
+        rows = slice(start, min(start + rows_per_slice, tokens))
+        yield rows, record.ids_LTX[:, rows]
+
+
 def survey_tokens(ranks: RankFiles, maps: SlotMaps, *, repeated: bool) -> TokenSurvey:
     """Look through the rows that will be read."""
     layers, slots = maps.last.map_LP.shape
@@ -71,16 +86,18 @@ def survey_tokens(ranks: RankFiles, maps: SlotMaps, *, repeated: bool) -> TokenS
     for index, group in enumerate(ranks.groups):
         period = maps.at(group.pass_id)
         for _, record in kept_records(group, repeated=repeated):
-            if record.ids_LTX is None or not record.tokens:
-                continue
-            counts_LP = _slot_counts(record.ids_LTX, slots)
+            counts_LP = np.zeros((layers, slots), dtype=np.int64)
+            for rows, ids_LTX in id_slices(record):
+                counts_LP += _slot_counts(ids_LTX, slots)
+                sorted_LTX = np.sort(period.experts_of_ids(ids_LTX), axis=-1)
+                shared_R += (sorted_LTX == SHARED_EXPERT).sum(axis=(1, 2))
+                top_k = max(top_k, int((sorted_LTX < SHARED_EXPERT).sum(axis=-1).max()))
+                repeats += _repeats(sorted_LTX, ids_LTX)
+                first_tokens.observe(
+                    sorted_LTX, token_T=record.token_T[rows], position_T=record.position_T[rows], step=group.step
+                )
             blocks.of_pass(index)[...] += counts_LP
             disagreeing += record.counts_LP is not None and not np.array_equal(record.counts_LP, counts_LP)
-            sorted_LTX = np.sort(period.experts_of_ids(record.ids_LTX), axis=-1)
-            shared_R += (sorted_LTX == SHARED_EXPERT).sum(axis=(1, 2))
-            top_k = max(top_k, int((sorted_LTX < SHARED_EXPERT).sum(axis=-1).max()))
-            repeats += _repeats(sorted_LTX, record.ids_LTX)
-            first_tokens.observe(sorted_LTX, token_T=record.token_T, position_T=record.position_T, step=group.step)
             kept_rows += record.tokens
     counts_LP = blocks.counts_BLP.sum(axis=0)
     return TokenSurvey(
@@ -109,14 +126,14 @@ def _change(
     return layout_change(blocks, maps.last)
 
 
-def _slot_counts(ids_LTX: npt.NDArray[np.signedinteger], slots: int) -> npt.NDArray[np.int64]:
+def _slot_counts(ids_LTX: npt.NDArray[np.signedinteger[Any]], slots: int) -> npt.NDArray[np.int64]:
     layers = len(ids_LTX)
     # One cell more on either side of a row's slots, for padding and for ids behind the last slot.
     cells = np.minimum(ids_LTX, slots) + (np.arange(layers, dtype=np.int64) * (slots + 2) + 1)[:, None, None]
     return np.bincount(cells.ravel(), minlength=layers * (slots + 2)).reshape(layers, slots + 2)[:, 1:-1]
 
 
-def _repeats(sorted_LTX: npt.NDArray[np.uint16], ids_LTX: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.int64]:
+def _repeats(sorted_LTX: npt.NDArray[np.uint16], ids_LTX: npt.NDArray[np.signedinteger[Any]]) -> npt.NDArray[np.int64]:
     """Count tokens that have an expert twice in some layer, int64 [2]: on two slots, and on one and the same slot."""
     twice_T = _has_twice(sorted_LTX, below=int(SHARED_EXPERT))
     if not twice_T.any():
@@ -125,7 +142,7 @@ def _repeats(sorted_LTX: npt.NDArray[np.uint16], ids_LTX: npt.NDArray[np.signedi
     return np.array([(~same_slot_T).sum(), same_slot_T.sum()])
 
 
-def _has_twice(sorted_LTX: npt.NDArray[np.integer], *, below: int) -> npt.NDArray[np.bool_]:
+def _has_twice(sorted_LTX: npt.NDArray[np.integer[Any]], *, below: int) -> npt.NDArray[np.bool_]:
     later_LTX, earlier_LTX = sorted_LTX[:, :, 1:], sorted_LTX[:, :, :-1]
     twice_T: npt.NDArray[np.bool_] = (
         ((later_LTX == earlier_LTX) & (later_LTX >= 0) & (later_LTX < below)).any(axis=2).any(axis=0)
@@ -133,12 +150,17 @@ def _has_twice(sorted_LTX: npt.NDArray[np.integer], *, below: int) -> npt.NDArra
     return twice_T
 
 
-def compact_experts(ids_LTX: npt.NDArray[np.signedinteger], period: MapPeriod, top_k: int) -> npt.NDArray[np.uint16]:
+def compact_experts(
+    ids_LTX: npt.NDArray[np.signedinteger[Any]], period: MapPeriod, top_k: int
+) -> npt.NDArray[np.uint16]:
     """Return the routed experts of every token, uint16 [L, T, K], filler behind them and in place of shared experts."""
     experts_LTX = period.experts_of_ids(ids_LTX)
+    if experts_LTX.shape[2] < top_k:
+        more = top_k - experts_LTX.shape[2]
+        experts_LTX = np.pad(experts_LTX, ((0, 0), (0, 0), (0, more)), constant_values=NO_EXPERT)
     unused_LTX = experts_LTX >= SHARED_EXPERT
     if unused_LTX[:, :, :top_k].any() or not unused_LTX[:, :, top_k:].all():
         order_LTX = np.argsort(unused_LTX, axis=-1, kind="stable")
         experts_LTX = np.take_along_axis(experts_LTX, order_LTX, axis=-1)
     experts_LTK = experts_LTX[:, :, :top_k]
-    return np.where(experts_LTK >= SHARED_EXPERT, np.uint16(0xFFFF), experts_LTK)
+    return np.where(experts_LTK >= SHARED_EXPERT, NO_EXPERT, experts_LTK)

@@ -93,6 +93,13 @@ def test_records_that_name_the_group_size_show_missing_ranks(tmp_path: Path) -> 
     assert opened(path).facts()["missing_ranks"] == [1, 2, 3]
 
 
+def test_a_rank_no_cluster_has_is_refused(tmp_path: Path) -> None:
+    layout_LP = trivial_layout(layers=LAYERS, experts=EXPERTS)
+    write_ranks(tmp_path, {10**9: routed_passes(0, 1)}, layout_LP)
+    with pytest.raises(InputsDisagree, match="rank 1000000000"):
+        opened(tmp_path)
+
+
 def test_more_ranks_than_expected_and_two_files_of_one_rank_are_refused(tmp_path: Path) -> None:
     layout_LP = trivial_layout(layers=LAYERS, experts=EXPERTS)
     write_ranks(tmp_path, {0: routed_passes(0, 1), 3: routed_passes(3, 1)}, layout_LP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiler.errors import InputsDisagree, MissingRanks, UnreadableDump
-from profiler.readers import sglang_per_token
+from profiler.readers import sglang_per_token, sglang_survey
 from profiler.readers.pt_archive import load_pt
 from profiler.trace import NO_EXPERT, TokenChunk
 from tests.case_files import case, case_folder
@@ -339,6 +340,36 @@ def test_small_passes_are_joined_and_large_ones_split_nothing(tmp_path: Path, mo
     np.testing.assert_array_equal(np.concatenate([chunk.topk_LTK for chunk in chunks], axis=1), whole["topk_LTK"])
 
 
+def test_large_passes_are_worked_on_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout_LP = random_layout(rng(2), layers=LAYERS, experts=EXPERTS, redundant=8)
+    long, short = (to_slots(rng(), routed(0, tokens), layout_LP) for tokens in (50, 2))
+    passes = [prefill(1, long, lengths=[20, 30]), decode(2, short, [20, 30])]
+    path = write_tokens(tmp_path, 0, passes, layout_LP)
+    whole, facts = tokens_of(opened(path)), opened(path).facts()
+    monkeypatch.setattr(sglang_survey, "IDS_PER_SLICE", 7 * LAYERS * 8)
+    reader = opened(path)
+    assert reader.facts() == facts
+    for name, column in tokens_of(reader).items():
+        np.testing.assert_array_equal(column, whole[name])
+
+
+def test_reading_takes_little_memory_beside_the_mapped_file(tmp_path: Path) -> None:
+    layers, experts = 48, 128
+    layout_LP = trivial_layout(layers=layers, experts=experts)
+    topk = route(rng(), popularity(rng(1), layers=layers, experts=experts), tokens=2000, top_k=8)
+    path = write_tokens(tmp_path, 0, [prefill(step, np.roll(topk, step, axis=1)) for step in range(8)], layout_LP)
+    file_bytes = path.stat().st_size
+    assert file_bytes > 2**24
+    tracemalloc.start()
+    try:
+        tokens = sum(chunk.topk_LTK.shape[1] for chunk in opened(path).chunks() if isinstance(chunk, TokenChunk))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert tokens == 16_000
+    assert peak_bytes < file_bytes  # with the file itself, which stays mapped, less than twice the file
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
 @given(
     seed=st.integers(0, 1000),
@@ -376,6 +407,10 @@ def changed(path: Path, **record: Any) -> Path:
         {"topk_ids_of_layer": torch.full((LAYERS, 9, 8), -2, dtype=torch.int32)},
         {"topk_ids_of_layer": torch.zeros(LAYERS, 12, 8, dtype=torch.int32)},
         {"topk_ids_of_layer": [[1, 2]]},
+        {"topk_ids_of_layer": torch.zeros(LAYERS, 9, 65, dtype=torch.int32)},
+        {"topk_ids_of_layer": torch.zeros(5000, 9, 8, dtype=torch.int32)},
+        {"forward_pass_id": 2**63},
+        {"rank": 2**63},
         {"positions": [0, 1]},
         {"positions": ["a"] * 9},
         {"positions": [[0, 1]] * 9},
@@ -410,6 +445,17 @@ def test_fewer_rows_than_tokens_keep_their_tokens(tmp_path: Path) -> None:
     content["records"][0]["topk_ids_of_layer"] = content["records"][0]["topk_ids_of_layer"][:, :6].clone()
     torch.save(content, path)
     assert tokens_of(opened(without_counts(path)))["position_T"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_narrow_record_is_widened_to_the_models_top_k(tmp_path: Path) -> None:
+    """A router may choose fewer; the header says how many there can be."""
+    experts = routed(0, 9)
+    path = write_tokens(tmp_path, 0, [prefill(1, experts)], IN_PLACE)
+    changed(path, topk_ids_of_layer=torch.from_numpy(experts.astype(np.int32)))
+    topk_LTK = tokens_of(opened(path, model=shape(LAYERS, EXPERTS, top_k=6)))["topk_LTK"]
+    np.testing.assert_array_equal(topk_LTK[:, :, :TOP_K], experts)
+    assert (topk_LTK[:, :, TOP_K:] == NO_EXPERT).all()
+    assert topk_LTK.shape[2] == 6
 
 
 def test_more_experts_per_token_than_the_model_has_are_refused(tmp_path: Path) -> None:

@@ -109,10 +109,26 @@ def test_the_model_tells_draft_rows_and_dense_layers(tmp_path: Path) -> None:
         (torch.zeros(1, 1, 1, 2), BadCountShape),
         (torch.zeros(4, 0, 8), BadCountShape),
         (torch.zeros(4, 8, 0), BadCountShape),
+        (torch.zeros(2**22 + 1, 1, 1, dtype=torch.int8), BadCountShape),
+        (torch.zeros(1, 2**12, 2**11, dtype=torch.int8), BadCountShape),
         ([[1, 2], [3, 4]], BadCountType),
         (None, BadCountType),
     ],
-    ids=["nan", "inf", "fraction", "bool", "negative", "flat", "deep", "no layers", "no experts", "list", "none"],
+    ids=[
+        "nan",
+        "inf",
+        "fraction",
+        "bool",
+        "negative",
+        "flat",
+        "deep",
+        "no layers",
+        "no experts",
+        "endless",
+        "huge",
+        "list",
+        "none",
+    ],
 )
 def test_counts_that_are_none_are_refused(tmp_path: Path, counts: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
