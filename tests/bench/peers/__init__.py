@@ -1,0 +1,1 @@
+"""Other tools, run beside moeplan in the same benchmark."""
