@@ -9,6 +9,7 @@ opened file costs memory for its pickle only and the system pages the numbers in
 from __future__ import annotations
 
 import struct
+import warnings
 import zipfile
 import zlib
 from collections import Counter
@@ -77,7 +78,9 @@ def _torch_load(path: Path) -> Any:
     import torch  # late: importing it takes seconds and hundreds of megabytes
 
     try:
-        return torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch talks about its own classes when a damaged pickle leads it there
+            return torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         # The scan let it pass, so torch's own list is stricter here: it is still a request for code.
         raise UnsafePickle(f"{path.name} is refused by torch's safe loader: {_first_sentence(error)}.") from error

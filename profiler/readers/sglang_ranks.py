@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from placement.notice import Notice
 from profiler.errors import InputsDisagree
 from profiler.readers.options import ReadOptions
-from profiler.readers.sglang_records import PassRecord, RankFile
-
-MAX_RANKS = 2**16
+from profiler.readers.sglang_records import MAX_RANKS, PassRecord, RankFile
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ MAX_CELLS = 2**22
 """Layers x slots, or layers x experts, of any engine: forty times the largest model's."""
 MAX_ID_COLUMNS = 64
 """The recorder writes 8."""
+MAX_RANKS = 2**16
 MAX_NUMBER = 2**40
 """Of passes and ranks; beyond it is damage."""
 
@@ -172,11 +173,21 @@ def _token_column(record: dict[str, Any], key: str, tokens: int, where: str) -> 
     values = record.pop(key, None)
     if values is None:
         return np.full(tokens, -1, dtype=np.int32)
-    column = np.asarray(values) if len(values) else np.zeros(0, dtype=np.int64)
-    if column.ndim != 1 or column.dtype.kind != "i" or column.size < tokens:
+    column = _integer_array(values)
+    if column is None or column.size < tokens:
         raise UnreadableDump(f"{key} in {where} is no list of {tokens} whole numbers, one per token.")
     known = np.abs(column[:tokens]) < 2**31
     return np.where(known, column[:tokens], -1).astype(np.int32)
+
+
+def _integer_array(values: Any) -> Integers | None:
+    if isinstance(values, list) and set(map(type, values)) <= {int}:
+        try:
+            return np.array(values, dtype=np.int64)
+        except OverflowError:
+            return None
+    is_column = isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind == "i"
+    return values if is_column else None
 
 
 def _sequence_tokens(value: Any, where: str) -> tuple[int, ...]:
@@ -203,9 +214,10 @@ def _map(value: Any, name: str) -> npt.NDArray[np.int64] | None:
 def _group_ranks(records: list[dict[str, Any]]) -> int | None:
     """Find the size of the all-to-all group in what DeepEP's normal mode leaves in ``misc_objects``."""
     for record in records:
-        for entry in record.get("misc_objects") or ():
+        entries = record.get("misc_objects")
+        for entry in entries if isinstance(entries, list) else ():
             ranks = entry.get("num_tokens_per_rank") if isinstance(entry, dict) else None
-            if isinstance(ranks, list) and ranks:
+            if isinstance(ranks, list) and 0 < len(ranks) <= MAX_RANKS:
                 return len(ranks)
     return None
 
