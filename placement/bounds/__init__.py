@@ -3,7 +3,8 @@
 Every bound names the relaxation it is the optimum of, and its docstring sketches the proof. They hold for
 every layout with ``slots_per_gpu`` slots on each GPU and at least one slot for every expert, also for
 layouts that put an expert on one GPU twice, under every dispatch rule unless said otherwise. The bounds over
-host sets (:mod:`placement.bounds.capped`) leave such duplicates out, as problems do.
+host sets (:mod:`placement.bounds.capped`) and by searching small layers (:mod:`placement.bounds.small`) leave such
+duplicates out, as problems do.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ from placement.bounds.locality import (
     local_gpu_bound,
     local_node_bound,
 )
+from placement.bounds.small import SmallLayersBound, small_imbalance_bound, small_local_bound
 
 __all__ = [
     "HostSetBound",
     "ImbalanceBound",
     "LocalityBound",
+    "SmallLayersBound",
     "capped_local_bound",
     "fewest_slots_for_local_gpu",
     "host_set_imbalance_bound",
     "imbalance_bound",
     "local_gpu_bound",
     "local_node_bound",
+    "small_imbalance_bound",
+    "small_local_bound",
 ]

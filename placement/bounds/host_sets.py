@@ -55,5 +55,5 @@ def host_sets(topology: Topology, dispatch: Dispatch) -> HostSets | None:
         only_HSG = first_HN[:, topology.node_of_gpu_G][:, :, None] == np.arange(gpus)
         share_HSG = np.where(some_HS[:, :, None], only_HSG, share_HSG)
         share_HSG = np.where(hosts_HG[:, :, None], np.eye(gpus), share_HSG)
-    nodes_HN: npt.NDArray[np.bool_] = hosts_HNg.any(axis=2)
-    return HostSets(hosts_HG.astype(np.float64), nodes_HN.astype(np.float64), share_HSG)
+    nodes_HN = np.asarray(hosts_HNg.any(axis=2), dtype=np.float64)
+    return HostSets(hosts_HG.astype(np.float64), nodes_HN, share_HSG)

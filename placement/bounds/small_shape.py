@@ -1,0 +1,91 @@
+"""What layers of one size can look like when GPUs are interchangeable: replica counts, and contents of a GPU."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+MOST_CELLS = 15_000_000
+"""Vectors of counts x contents that are tabled at most: about a second, and 120 MB."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """All vectors of counts and all contents of layers of one size.
+
+    Attributes
+    ----------
+    gpus, slots_per_gpu : int
+    counts_CE : ndarray
+        int64, every way to give experts 1 to G replicas that fill the slots.
+    holds_AE : ndarray
+        bool, the contents: every set of S experts.
+    """
+
+    gpus: int
+    slots_per_gpu: int
+    counts_CE: Ints
+    holds_AE: Bools
+
+    @cached_property
+    def members_AS(self) -> Ints:
+        """The experts of every content, int64 [A, S]."""
+        return np.nonzero(self.holds_AE)[1].reshape(len(self.holds_AE), self.slots_per_gpu)
+
+    @cached_property
+    def code_CA(self) -> Ints:
+        """Which of the G^S combinations of its members' counts content a has under the counts c."""
+        digit_S = self.gpus ** np.arange(self.slots_per_gpu)
+        return np.stack([(self.counts_CE[:, members_S] - 1) @ digit_S for members_S in self.members_AS], axis=1)
+
+    @cached_property
+    def combinations_KS(self) -> Ints:
+        """The G^S combinations of counts, in the order of their codes."""
+        codes_K = np.arange(self.gpus**self.slots_per_gpu)
+        return codes_K[:, None] // self.gpus ** np.arange(self.slots_per_gpu) % self.gpus + 1
+
+
+def cells(*, experts: int, gpus: int, slots_per_gpu: int) -> int:
+    """Count vectors of counts x contents, without listing them."""
+    contents = math.comb(experts, slots_per_gpu)
+    vectors = _ways(experts=experts, slots=gpus * slots_per_gpu, most=gpus)
+    return contents * max(vectors, int(gpus**slots_per_gpu))
+
+
+def small_shape(*, experts: int, gpus: int, slots_per_gpu: int) -> Shape | None:
+    """List counts and contents; None where they are too many (:data:`MOST_CELLS`)."""
+    if cells(experts=experts, gpus=gpus, slots_per_gpu=slots_per_gpu) > MOST_CELLS:
+        return None
+    contents = list(itertools.combinations(range(experts), slots_per_gpu))
+    holds_AE = np.zeros((len(contents), experts), dtype=np.bool_)
+    holds_AE[np.arange(len(contents))[:, None], np.array(contents)] = True
+    counts_CE = _all_counts(experts=experts, slots=gpus * slots_per_gpu, most=gpus)
+    return Shape(gpus, slots_per_gpu, counts_CE, holds_AE)
+
+
+def _ways(*, experts: int, slots: int, most: int) -> int:
+    """Count the vectors of ``experts`` numbers from 1 to ``most`` that add up to ``slots``."""
+    ways = [1] + [0] * slots
+    for _ in range(experts):
+        ways = [sum(ways[total - count] for count in range(1, min(most, total) + 1)) for total in range(slots + 1)]
+    return ways[slots]
+
+
+def _all_counts(*, experts: int, slots: int, most: int) -> Ints:
+    """List those vectors, int64 [C, E]."""
+    if experts == 0:
+        return np.zeros((1 if slots == 0 else 0, 0), dtype=np.int64)
+    rest = experts - 1
+    parts = []
+    for count in range(max(1, slots - most * rest), min(most, slots - rest) + 1):
+        tail_CE = _all_counts(experts=rest, slots=slots - count, most=most)
+        parts.append(np.column_stack([np.full(len(tail_CE), count), tail_CE]))
+    return np.concatenate(parts) if parts else np.zeros((0, experts), dtype=np.int64)
