@@ -20,7 +20,7 @@ class PassGroup:
     Attributes
     ----------
     step : int
-        Ascending number of the pass, unique also where the engine's pass ids restart.
+        Number of the pass in the recording, from 0, whatever ids the engine gave.
     pass_id : int
         The engine's number.
     records : tuple of (int, PassRecord)
@@ -97,12 +97,8 @@ def _groups(files: Sequence[RankFile]) -> Iterator[PassGroup]:
     for file in files:
         for run, entry in _with_runs(file):
             by_key[run, entry.pass_id].append((file.rank, entry))
-    first_step, current_run, last_step = 0, 0, -1
-    for run, pass_id in sorted(by_key):
-        if run != current_run:
-            first_step, current_run = last_step + 1, run
-        last_step = first_step + pass_id
-        yield PassGroup(last_step, pass_id, tuple(by_key[run, pass_id]))
+    for step, (run, pass_id) in enumerate(sorted(by_key)):
+        yield PassGroup(step, pass_id, tuple(by_key[run, pass_id]))
 
 
 def _with_runs(file: RankFile) -> Iterator[tuple[int, PassRecord]]:

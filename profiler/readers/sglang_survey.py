@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,12 +108,17 @@ def survey_tokens(ranks: RankFiles, maps: SlotMaps, *, repeated: bool) -> TokenS
         busy_R=counts_LP.any(axis=1),
         counts_LP=counts_LP,
         disagreeing_passes=disagreeing,
-        change=_change(blocks, maps, repeats, kept_rows, first_tokens),
+        change=_change(blocks, maps, repeats, kept_rows, first_tokens, ranks.groups),
     )
 
 
 def _change(
-    blocks: SlotBlocks, maps: SlotMaps, repeats: npt.NDArray[np.int64], rows: int, first_tokens: FirstTokens
+    blocks: SlotBlocks,
+    maps: SlotMaps,
+    repeats: npt.NDArray[np.int64],
+    rows: int,
+    first_tokens: FirstTokens,
+    groups: Sequence[PassGroup],
 ) -> str | None:
     on_two_slots, on_same_slot = (int(count) for count in repeats)
     if on_two_slots > max(_CONTRADICTORY_SHARE * rows, on_same_slot):
@@ -122,7 +127,7 @@ def _change(
         return None
     turn = first_tokens.turning_step()
     if turn is not None:
-        return f"from pass {turn} on the same first tokens are found on other slots"
+        return f"from pass {groups[turn].pass_id} on the same first tokens are found on other slots"
     return layout_change(blocks, maps.last)
 
 

@@ -209,6 +209,7 @@ def test_ranks_with_rows_of_their_own_are_sources(tmp_path: Path, redundant: int
     assert reader.header.source_ranks == 3
     assert reader.notices == ()
     tokens = tokens_of(reader)
+    assert np.unique(tokens["step_T"]).tolist() == [0, 1, 2]
     assert (np.diff(tokens["step_T"]) >= 0).all()
     for rank, topk_LTK in by_source(tokens).items():
         np.testing.assert_array_equal(topk_LTK, np.concatenate(own[rank], axis=1))
