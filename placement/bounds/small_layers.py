@@ -42,11 +42,14 @@ BEAM = 1000
 CHUNK = 2048
 """Parts expanded at once."""
 
+LIKELY_VECTORS, TABLED_AT_ONCE = 4000, 50_000
+"""Vectors of counts looked at for that, and tabled together for the bounds."""
+
 VECTORS_AT_ONCE = 256
 """Vectors of counts searched together, most promising first."""
 
-SLACK = 1e-9
-"""Bounds are lowered by this part: more than float64 loses in a sum of loads."""
+SLACK, SINGLE_SLACK = 1e-9, 1e-6
+"""Bounds are lowered by this part: more than a sum of loads loses in double, and a table in single precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,15 +96,40 @@ class LayerBound:
 def best_possible(shape: Shape, layer: Layer, *, nodes: int) -> LayerBound:
     """Bound ``sum_e worth[e] n_e - price * F`` over all layouts of a layer, looking at about ``nodes`` parts."""
     search = _Search(shape, layer)
-    search.dive(search.order_C[:BEAM])
-    for first in range(0, len(search.order_C), VECTORS_AT_ONCE):
-        rows_C = search.order_C[first : first + VECTORS_AT_ONCE]
-        if search.bound_C[rows_C[0]] <= search.reached:
+    search.use(search.likely_vectors())
+    search.dive(np.arange(min(BEAM, len(search.vectors.bound_C))))
+    search.use(search.vectors_above_reached())
+    bound_C = search.vectors.bound_C
+    for first in range(0, len(bound_C), VECTORS_AT_ONCE):
+        if bound_C[first] <= search.reached:
             break
+        rows_C = np.arange(first, min(first + VECTORS_AT_ONCE, len(bound_C)))
         if not search.search_below(rows_C, nodes=nodes):
-            unsearched = float(search.bound_C[search.order_C[first + VECTORS_AT_ONCE :]].max(initial=-np.inf))
-            return LayerBound(max(search.reached, search.open_bound, unsearched), search.experts_GS(), False)
-    return LayerBound(search.reached, search.experts_GS(), True)
+            unsearched = float(bound_C[first + VECTORS_AT_ONCE :].max(initial=-np.inf))
+            return LayerBound(max(search.reached, search.open_bound, unsearched), search.experts_GS, False)
+    return LayerBound(search.reached, search.experts_GS, True)
+
+
+@dataclass(frozen=True, eq=False)
+class _Vectors:
+    """Vectors of counts, most promising first, with what is known of them before any content is fixed."""
+
+    counts_CE: Ints
+    worth_C: Floats
+    alone_CA: npt.NDArray[np.float32]
+    bound_C: Floats
+
+    def pick(self, chosen: Bools | Ints) -> _Vectors:
+        return _Vectors(self.counts_CE[chosen], self.worth_C[chosen], self.alone_CA[chosen], self.bound_C[chosen])
+
+    @classmethod
+    def joined(cls, parts: list[_Vectors]) -> _Vectors:
+        return cls(
+            np.concatenate([part.counts_CE for part in parts]),
+            np.concatenate([part.worth_C for part in parts]),
+            np.concatenate([part.alone_CA for part in parts]),
+            np.concatenate([part.bound_C for part in parts]),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,16 +165,56 @@ class _Search:
         self.shape, self.layer = shape, layer
         self.reached = -np.inf
         self.open_bound = -np.inf
-        self.contents_G: Ints | None = None
+        self.experts_GS: Ints | None = None
         self.looked_at = 0
-        self.rank_CE = np.zeros(shape.counts_CE.shape, dtype=np.int8)
-        self.worth_C = shape.counts_CE @ layer.worth_E
-        self.alone_CA = np.take_along_axis(self._alone_KA(), shape.code_CA, axis=0)
-        hardest_C = np.ones(len(shape.counts_CE))
-        for expert in range(shape.counts_CE.shape[1]):
-            hardest_C = np.maximum(hardest_C, self.alone_CA[:, shape.holds_AE[:, expert]].min(axis=1))
-        self.bound_C = self.worth_C - layer.price * hardest_C * (1 - SLACK)
-        self.order_C = np.argsort(-self.bound_C, kind="stable")
+        self.alone_KA = self._alone_KA()
+        self.vectors = self._vectors(shape.counts_CE[:0])
+        self.rank_CE = self.vectors.counts_CE
+
+    def use(self, vectors: _Vectors) -> None:
+        """Go over to other vectors of counts."""
+        self.vectors = vectors.pick(np.argsort(-vectors.bound_C, kind="stable"))
+        self.rank_CE = np.zeros_like(self.vectors.counts_CE)
+
+    def likely_vectors(self) -> _Vectors:
+        """Return vectors that are worth much and have replicas of equal load: a guess, nothing is proven by it."""
+        shape, layer = self.shape, self.layer
+        square_E = (layer.part_W @ layer.tokens_WE) ** 2
+        uneven_C = (1.0 / shape.counts_CE) @ square_E
+        guess_C = shape.counts_CE @ layer.worth_E - layer.price * uneven_C / max(float(uneven_C.min()), SLACK)
+        return self._vectors(shape.counts_CE[np.argsort(-guess_C, kind="stable")[:LIKELY_VECTORS]])
+
+    def vectors_above_reached(self) -> _Vectors:
+        """Return all vectors of counts that may lead above ``reached``."""
+        shape, layer = self.shape, self.layer
+        # Step 1: experts and counts that no content allows, whatever the other counts are. [G, E]
+        most_worth = float((shape.counts_CE @ layer.worth_E).max())
+        allowed_GE = np.zeros((shape.gpus, shape.counts_CE.shape[1]), dtype=np.bool_)
+        for content, members_S in enumerate(shape.members_AS):
+            may_K = most_worth - layer.price * self.alone_KA[:, content] * (1 - SLACK) > self.reached
+            for place, expert in enumerate(members_S.tolist()):
+                allowed_GE[shape.combinations_KS[may_K, place] - 1, expert] = True
+        expert_E = np.arange(shape.counts_CE.shape[1])
+        counts_CE = shape.counts_CE[allowed_GE[shape.counts_CE - 1, expert_E].all(axis=1)]
+        # Step 2: vectors by their own bounds, some at a time.
+        parts = [self._vectors(counts_CE[:0])]
+        for first in range(0, len(counts_CE), TABLED_AT_ONCE):
+            tabled = self._vectors(counts_CE[first : first + TABLED_AT_ONCE])
+            parts.append(tabled.pick(tabled.bound_C > self.reached))
+        return _Vectors.joined(parts)
+
+    def _vectors(self, counts_CE: npt.NDArray[np.integer]) -> _Vectors:
+        shape, layer = self.shape, self.layer
+        alone_CA = np.empty((len(counts_CE), len(shape.holds_AE)), dtype=np.float32)
+        for content, code_C in enumerate(shape.codes(counts_CE)):
+            alone_CA[:, content] = self.alone_KA[code_C, content]
+        alone_CA *= 1 - SINGLE_SLACK
+        hardest_C = np.ones(len(counts_CE))
+        for expert in range(counts_CE.shape[1]):
+            hardest_C = np.maximum(hardest_C, alone_CA[:, shape.holds_AE[:, expert]].min(axis=1))
+        worth_C = counts_CE @ layer.worth_E
+        bound_C = worth_C - layer.price * hardest_C * (1 - SLACK)
+        return _Vectors(counts_CE.astype(np.int64), worth_C, alone_CA, bound_C)
 
     def _alone_KA(self) -> Floats:
         """Return the bound on F of every content by itself, for all counts of its members; [K, A]."""
@@ -190,28 +258,25 @@ class _Search:
         if part.bound_M.size:
             self._note_complete(part)
 
-    def experts_GS(self) -> Ints | None:
-        """Return the best complete layout."""
-        return None if self.contents_G is None else self.shape.members_AS[self.contents_G]
-
     def _start(self, rows_C: Ints) -> _Nodes:
         """Nothing fixed yet. Experts are filled in a fixed order: those with the fewest contents that fit first."""
-        fits_CA = self.worth_C[rows_C, None] - self.layer.price * self.alone_CA[rows_C] > self.reached
+        vectors = self.vectors.pick(rows_C)
+        fits_CA = vectors.worth_C[:, None] - self.layer.price * vectors.alone_CA > self.reached
         choices_CE = fits_CA.astype(np.float32) @ self.shape.holds_AE.astype(np.float32)
         self.rank_CE[rows_C] = choices_CE.argsort(axis=1, kind="stable").argsort(axis=1)
         zeros_CW = np.zeros((len(rows_C), len(self.layer.part_W)))
         nothing_CK = np.zeros((len(rows_C), 0), dtype=np.int64)
-        return _Nodes(rows_C, self.shape.counts_CE[rows_C], nothing_CK, zeros_CW, zeros_CW, self.bound_C[rows_C])
+        return _Nodes(rows_C, vectors.counts_CE, nothing_CK, zeros_CW, zeros_CW, vectors.bound_C)
 
     def _note_complete(self, part: _Nodes) -> None:
         best = int(part.bound_M.argmax())
         if part.bound_M[best] > self.reached:
             self.reached = float(part.bound_M[best])
-            self.contents_G = part.contents_MK[best]
+            self.experts_GS = self.shape.members_AS[part.contents_MK[best]]
 
     def _expand(self, part: _Nodes) -> _Nodes:
         """Fix one more content in every part, in all ways that may still lead above ``reached``."""
-        shape, layer = self.shape, self.layer
+        shape, layer, vectors = self.shape, self.layer, self.vectors
         left = shape.gpus - part.fixed - 1
         # Step 1: contents with the first expert left, which must be ascending as long as it stays the same. [M, A]
         rank_ME = self.rank_CE[part.counts_M]
@@ -219,11 +284,12 @@ class _Search:
         fits_MA = shape.holds_AE.T[first_M]
         if part.fixed:
             last_M = part.contents_MK[:, -1]
-            same_M = shape.holds_AE[last_M, first_M]
+            # The last content was fixed for its member that comes first in the order.
+            same_M = np.where(shape.holds_AE[last_M], rank_ME, len(self.rank_CE[0])).argmin(axis=1) == first_M
             fits_MA &= ~same_M[:, None] | (np.arange(len(shape.holds_AE)) >= last_M[:, None])
         # Step 2: by itself every content must allow more than is reached, and its experts must be left.
-        worth_M1 = self.worth_C[part.counts_M][:, None]
-        fits_MA &= worth_M1 - layer.price * self.alone_CA[part.counts_M] * (1 - SLACK) > self.reached
+        worth_M1 = vectors.worth_C[part.counts_M][:, None]
+        fits_MA &= worth_M1 - layer.price * vectors.alone_CA[part.counts_M] * (1 - SLACK) > self.reached
         fits_MA &= (part.left_ME == 0).astype(np.float32) @ shape.holds_AE.T.astype(np.float32) == 0
         # Step 3: an expert with as many replicas left as there are GPUs must be in this content.
         due_ME = part.left_ME > left
@@ -231,11 +297,11 @@ class _Search:
         row_X, content_X = np.nonzero(fits_MA)
         # Step 4: loads and bounds of what is left. [X, W]
         counts_X = part.counts_M[row_X]
-        inverse_XE = shape.holds_AE[content_X] / shape.counts_CE[counts_X]
+        inverse_XE = shape.holds_AE[content_X] / vectors.counts_CE[counts_X]
         load_XW = inverse_XE @ layer.tokens_WE.T
         peak_XW = np.maximum(part.peak_MW[row_X], load_XW)
         sum_XW = part.sum_MW[row_X] + load_XW
-        bound_X = self.worth_C[counts_X] - layer.price * (1 - SLACK) * (
+        bound_X = vectors.worth_C[counts_X] - layer.price * (1 - SLACK) * (
             self._at_least(peak_XW, sum_XW, left=left) @ layer.part_W
         )
         left_XE = part.left_ME[row_X] - shape.holds_AE[content_X]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,8 +14,8 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-MOST_CELLS = 15_000_000
-"""Vectors of counts x contents that are tabled at most: about a second, and 120 MB."""
+MOST_CELLS = 70_000_000
+"""Vectors of counts x contents that are tabled at most: seconds per layer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,14 +26,14 @@ class Shape:
     ----------
     gpus, slots_per_gpu : int
     counts_CE : ndarray
-        int64, every way to give experts 1 to G replicas that fill the slots.
+        int8, every way to give experts 1 to G replicas that fill the slots.
     holds_AE : ndarray
         bool, the contents: every set of S experts.
     """
 
     gpus: int
     slots_per_gpu: int
-    counts_CE: Ints
+    counts_CE: npt.NDArray[np.int8]
     holds_AE: Bools
 
     @cached_property
@@ -40,11 +41,11 @@ class Shape:
         """The experts of every content, int64 [A, S]."""
         return np.nonzero(self.holds_AE)[1].reshape(len(self.holds_AE), self.slots_per_gpu)
 
-    @cached_property
-    def code_CA(self) -> Ints:
-        """Which of the G^S combinations of its members' counts content a has under the counts c."""
+    def codes(self, counts_CE: npt.NDArray[np.integer]) -> Iterator[Ints]:
+        """Yield for every content which of the G^S combinations its members' counts are; int64 [C] each."""
         digit_S = self.gpus ** np.arange(self.slots_per_gpu)
-        return np.stack([(self.counts_CE[:, members_S] - 1) @ digit_S for members_S in self.members_AS], axis=1)
+        for members_S in self.members_AS:
+            yield (counts_CE[:, members_S].astype(np.int64) - 1) @ digit_S
 
     @cached_property
     def combinations_KS(self) -> Ints:
@@ -79,13 +80,13 @@ def _ways(*, experts: int, slots: int, most: int) -> int:
     return ways[slots]
 
 
-def _all_counts(*, experts: int, slots: int, most: int) -> Ints:
-    """List those vectors, int64 [C, E]."""
+def _all_counts(*, experts: int, slots: int, most: int) -> npt.NDArray[np.int8]:
+    """List those vectors, int8 [C, E]."""
     if experts == 0:
-        return np.zeros((1 if slots == 0 else 0, 0), dtype=np.int64)
+        return np.zeros((1 if slots == 0 else 0, 0), dtype=np.int8)
     rest = experts - 1
     parts = []
     for count in range(max(1, slots - most * rest), min(most, slots - rest) + 1):
         tail_CE = _all_counts(experts=rest, slots=slots - count, most=most)
-        parts.append(np.column_stack([np.full(len(tail_CE), count), tail_CE]))
-    return np.concatenate(parts) if parts else np.zeros((0, experts), dtype=np.int64)
+        parts.append(np.column_stack([np.full(len(tail_CE), count, dtype=np.int8), tail_CE]))
+    return np.concatenate(parts) if parts else np.zeros((0, experts), dtype=np.int8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -197,3 +198,49 @@ class TestAbsent:
     def test_too_little_effort(self) -> None:
         problem = Problem(Demand.uniform(np.ones((32, 8), dtype=int)), Topology(8), 3)
         assert small_imbalance_bound(problem, effort_s=1.0) is None
+
+
+SIZES = ((6, 5, 2), (5, 5, 3), (4, 6, 2), (6, 4, 3), (3, 6, 2), (7, 4, 2))
+"""Experts, GPUs, slots per GPU: larger than what single tokens can be sent through."""
+
+
+def every_multiset(*, experts: int, gpus: int, slots_per_gpu: int) -> tuple[np.ndarray, np.ndarray]:
+    """List all layouts up to the names of GPUs: hosts, bool [X, G, E], and replica counts [X, E]."""
+    contents = list(itertools.combinations(range(experts), slots_per_gpu))
+    chosen_XG = np.array(list(itertools.combinations_with_replacement(range(len(contents)), gpus)))
+    holds_AE = np.array([[expert in content for expert in range(experts)] for content in contents])
+    hosts_XGE = holds_AE[chosen_XG]
+    counts_XE = hosts_XGE.sum(axis=1)
+    whole = (counts_XE > 0).all(axis=1)
+    return hosts_XGE[whole], counts_XE[whole]
+
+
+@pytest.mark.parametrize("beam", [1, 1000])
+@pytest.mark.parametrize(("experts", "gpus", "slots_per_gpu"), SIZES)
+def test_search_finds_the_best_of_all_layouts(
+    experts: int, gpus: int, slots_per_gpu: int, beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several windows, with and without worth: the very optimum, and a layout that has it.
+
+    With a narrow beam the dive misses it, so that the search itself has to find it.
+    """
+    monkeypatch.setattr("placement.bounds.small_layers.BEAM", beam)
+    shape = small_shape(experts=experts, gpus=gpus, slots_per_gpu=slots_per_gpu)
+    assert shape is not None
+    hosts_XGE, counts_XE = every_multiset(experts=experts, gpus=gpus, slots_per_gpu=slots_per_gpu)
+    generator = np.random.default_rng(experts * gpus)
+    for case in range(24):
+        windows = 1 + case % 4
+        tokens_WE = generator.gamma(1.0 + case, size=(windows, experts))
+        tokens_WE *= gpus / tokens_WE.sum(axis=1, keepdims=True)
+        part_W = generator.dirichlet(np.ones(windows))
+        worth_E = tokens_WE.mean(axis=0) / gpus * (0.0, 0.3, 1.0)[case % 3]
+        peak_XW = (hosts_XGE @ (tokens_WE[:, :, None] / counts_XE.T).transpose(2, 1, 0)).max(axis=1)
+        value_X = counts_XE @ worth_E - 0.7 * peak_XW @ part_W
+        found = best_possible(shape, Layer(tokens_WE, part_W, 0.7, worth_E), nodes=10**7)
+        assert found.is_optimum
+        assert found.bound == pytest.approx(value_X.max(), rel=1e-7)
+        assert found.experts_GS is not None
+        counts_E = np.bincount(found.experts_GS.ravel(), minlength=experts)
+        peak_W = (tokens_WE / counts_E)[:, found.experts_GS].sum(axis=2).max(axis=1)
+        assert counts_E @ worth_E - 0.7 * peak_W @ part_W == pytest.approx(found.bound, rel=1e-7)
