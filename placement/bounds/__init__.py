@@ -18,12 +18,14 @@ from placement.bounds.locality import (
     local_node_bound,
 )
 from placement.bounds.small import SmallLayersBound, small_imbalance_bound, small_local_bound
+from placement.bounds.tight import TightBounds, tight_bounds
 
 __all__ = [
     "HostSetBound",
     "ImbalanceBound",
     "LocalityBound",
     "SmallLayersBound",
+    "TightBounds",
     "capped_local_bound",
     "fewest_slots_for_local_gpu",
     "host_set_imbalance_bound",
@@ -32,4 +34,5 @@ __all__ = [
     "local_node_bound",
     "small_imbalance_bound",
     "small_local_bound",
+    "tight_bounds",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,9 +16,9 @@ from placement.problem import LocalScope, Problem
 
 Floats = npt.NDArray[np.float64]
 
-CELLS_PER_SECOND, NODES_PER_SECOND, WINDOWS_AT_HALF_SPEED = 2e7, 4e5, 10
-"""Vectors of counts x contents tabled, and parts searched, by one core in a second, roughly. They turn effort into
-amounts of work, so that results depend on effort alone and not on the clock."""
+CELLS_PER_SECOND, LOADS_PER_SECOND, NODES_PER_SECOND, WINDOWS_AT_HALF_SPEED = 3e7, 1.5e7, 4e5, 10
+"""Vectors of counts x contents tabled, contents x counts x windows, and parts searched, by one core in a second,
+roughly. They turn effort into amounts of work, so that results depend on effort alone and not on the clock."""
 
 FEWEST_NODES = 5_000
 MOST_ROUNDS = 16
@@ -234,14 +235,16 @@ def _layers(problem: Problem, effort_s: float) -> _Layers | None:
     if not alike and problem.dispatch is not Dispatch.EVEN:
         return None
     layers = list(demand.moe_layers)
+    busy_W = _busy_windows(problem)
     sizes = {"experts": demand.experts, "gpus": gpus, "slots_per_gpu": problem.slots_per_gpu}
-    table_s = cells(**sizes) / CELLS_PER_SECOND
+    alone = math.comb(demand.experts, problem.slots_per_gpu) * gpus**problem.slots_per_gpu
+    table_s = cells(**sizes) / CELLS_PER_SECOND + alone * int(busy_W.sum()) / LOADS_PER_SECOND
     nodes_per_s = NODES_PER_SECOND / (1 + demand.windows / WINDOWS_AT_HALF_SPEED)
     rounds = min(MOST_ROUNDS, int(effort_s / (len(layers) * (table_s + FEWEST_NODES / nodes_per_s))))
     shape = small_shape(**sizes) if rounds else None
     if shape is None:
         return None
-    tokens_WLE = demand.tokens_WLE[_busy_windows(problem)][:, layers].astype(np.float64)
+    tokens_WLE = demand.tokens_WLE[busy_W][:, layers].astype(np.float64)
     mean_WL = tokens_WLE.sum(axis=2) / gpus
     return _Layers(
         problem,

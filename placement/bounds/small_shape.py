@@ -82,11 +82,15 @@ def _ways(*, experts: int, slots: int, most: int) -> int:
 
 def _all_counts(*, experts: int, slots: int, most: int) -> npt.NDArray[np.int8]:
     """List those vectors, int8 [C, E]."""
-    if experts == 0:
-        return np.zeros((1 if slots == 0 else 0, 0), dtype=np.int8)
-    rest = experts - 1
-    parts = []
-    for count in range(max(1, slots - most * rest), min(most, slots - rest) + 1):
-        tail_CE = _all_counts(experts=rest, slots=slots - count, most=most)
-        parts.append(np.column_stack([np.full(len(tail_CE), count, dtype=np.int8), tail_CE]))
-    return np.concatenate(parts) if parts else np.zeros((0, experts), dtype=np.int8)
+    # Vectors of the experts so far, by the slots that they fill.
+    by_slots: dict[int, npt.NDArray[np.int8]] = {0: np.zeros((1, 0), dtype=np.int8)}
+    for expert in range(experts):
+        rest = experts - 1 - expert
+        longer: dict[int, list[npt.NDArray[np.int8]]] = {}
+        for filled, head_CE in by_slots.items():
+            for count in range(1, most + 1):
+                if rest <= slots - filled - count <= rest * most:
+                    column_C = np.full(len(head_CE), count, dtype=np.int8)
+                    longer.setdefault(filled + count, []).append(np.column_stack([head_CE, column_C]))
+        by_slots = {filled: np.concatenate(parts) for filled, parts in longer.items()}
+    return by_slots.get(slots, np.zeros((0, experts), dtype=np.int8))
