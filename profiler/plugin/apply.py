@@ -108,7 +108,6 @@ class PlacementApplier:
         layers = self._layers_to_change(order, old_LP, new_LP, moe_layers(model_runner.model))
         size = order.optional("layers_per_chunk", lambda name: order.integer(name, minimum=1))
         chunks = chunks_of_layers(layers, layers_per_chunk=size) if layers else ()
-        started_s = time.perf_counter()
         result_LP = old_LP.copy()
         result_LP[list(layers)] = new_LP[list(layers)]
         new_metadata = metadata_of_map(
@@ -120,7 +119,6 @@ class PlacementApplier:
             "previous_layout_hash": old_hash,
             "generation": self.generation,
             "chunks": planned,
-            "prepare_seconds": time.perf_counter() - started_s,
         }, pushed
 
     def open(self, push: OpenPush) -> None:

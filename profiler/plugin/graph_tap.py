@@ -21,6 +21,10 @@ class TapBuffer:
     layers: int
     rows: int
     top_k: int
+    row_count: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.row_count = self.flat[-1]  # a view, made once: it is cleared in every recorded step
 
     def ids_LRK(self, flat_N: Any) -> Any:
         """Return the ids of a copy (or of several copies, [copies, ...]) of :attr:`flat`."""
@@ -65,10 +69,10 @@ class GraphTap:
         if layer not in self.written_layers:
             self.written_layers = sorted([*self.written_layers, layer])
         if layer == self.written_layers[0]:
-            buffer.flat[-1].fill_(rows)
+            buffer.row_count.fill_(rows)
         buffer.ids_LRK(buffer.flat)[layer, :rows].copy_(topk_ids_RK[:, : self.top_k])
 
     def clear(self) -> None:
         """Forget the last step."""
         for buffer in self.buffers:
-            buffer.flat[-1].zero_()
+            buffer.row_count.zero_()

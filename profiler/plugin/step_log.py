@@ -101,10 +101,10 @@ class StepLog:
         flat_NC = torch.stack(steps.copies)
         ids_NLRK = steps.buffer.ids_LRK(flat_NC)
         rows_N = flat_NC[:, -1].to(torch.int64)
-        start_N, end_N = own_bounds(self.view, self._on_device(steps.tokens), rows=rows_N, padded_tokens=None)
+        start, end = own_bounds(self.view, self._on_device(steps.tokens), rows=rows_N, padded_tokens=None)
+        start_N, end_N = torch.zeros_like(rows_N) + start, torch.minimum(end, rows_N)
         row_R = torch.arange(steps.buffer.rows, device=flat_NC.device)
-        end_N = torch.minimum(end_N, rows_N)
-        own_NR = (row_R >= torch.as_tensor(start_N)[..., None]) & (row_R < end_N[:, None])
+        own_NR = (row_R >= start_N[:, None]) & (row_R < end_N[:, None])
         counted = np.isin(np.arange(layers), steps.layers)
         first_NL = [[(phase * layers + layer) * columns for layer in range(layers)] for phase in steps.phases]
         keep_NLRK = own_NR[:, None, :, None] & self._on_device(counted.tolist()).bool()[None, :, None, None]

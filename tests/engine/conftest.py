@@ -13,6 +13,7 @@ from tests.engine.engine_server import (
     DP_ATTENTION,
     KIT,
     PLAIN,
+    PROTECTED_WITHOUT_DISPATCH,
     EngineServer,
     EngineSetup,
     engine_server,
@@ -78,3 +79,8 @@ def dp_engine(one_engine: OneEngine) -> EngineServer:
 @pytest.fixture
 def all_to_all_engine(one_engine: OneEngine) -> EngineServer:
     return one_engine.get(ALL_TO_ALL)
+
+
+@pytest.fixture
+def protected_engine(one_engine: OneEngine) -> EngineServer:
+    return one_engine.get(PROTECTED_WITHOUT_DISPATCH)

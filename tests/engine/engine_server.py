@@ -31,14 +31,39 @@ class EngineSetup:
         More server arguments; a later one overrides an earlier one.
     plugins : tuple of str
         Folders of the kit whose plugins are loaded beside moeplan's.
+    dispatch : str or None
+        ``--ep-dispatch-algorithm``; None starts the engine without one.
+    admin_key : str
+        ``--admin-api-key``, empty for none; the client sends it.
     """
 
     arguments: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ("cpu_shim", "faults")
+    dispatch: str | None = "dynamic"
+    admin_key: str = ""
+
+    @property
+    def all_arguments(self) -> tuple[str, ...]:
+        dispatch = ("--ep-dispatch-algorithm", self.dispatch) if self.dispatch else ()
+        key = ("--admin-api-key", self.admin_key) if self.admin_key else ()
+        return (*dispatch, *key, *self.arguments)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.admin_key}"} if self.admin_key else {}
+
+    @property
+    def variables(self) -> dict[str, str]:
+        # Opens SGLang's route for control messages, which the all-to-all plugin answers (and makes its debugger wrap
+        # the model, so it is left out elsewhere).
+        return {"DUMPER_SERVER_PORT": "reuse"} if "all_to_all" in self.plugins else {}
 
 
 PLAIN = EngineSetup()
 """Both ranks see every token: no all-to-all backend, no DP attention."""
+
+PROTECTED_WITHOUT_DISPATCH = EngineSetup(dispatch=None, admin_key="engine-admin")
+"""Takes expert ids for slots, so that no layout can be pushed; its routes ask for the admin key."""
 
 DP_ATTENTION = EngineSetup(arguments=("--enable-dp-attention", "--dp", "2"))
 """Two data-parallel ranks, each with its own requests, whose tokens are gathered before the experts."""
@@ -126,15 +151,15 @@ def engine_server(
                 "-m",
                 "sglang.launch_server",
                 *_arguments(model, port),
-                *setup.arguments,
+                *setup.all_arguments,
             ],
-            env={**os.environ, **_variables(folder, fault_file, setup.plugins)},
+            env={**os.environ, **_variables(folder, fault_file, setup.plugins), **setup.variables},
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300.0) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300.0, headers=setup.headers) as client:
             _wait_until_up(client, process, log_file)
             yield EngineServer(f"http://127.0.0.1:{port}", version, fault_file, log_file, client)
     finally:
@@ -151,7 +176,6 @@ def _arguments(model: Path, port: int) -> list[str]:
         "--tp": "2",
         "--ep-size": "2",
         "--ep-num-redundant-experts": str(REDUNDANT),
-        "--ep-dispatch-algorithm": "dynamic",
         "--sampling-backend": "pytorch",
         "--grammar-backend": "none",
         "--mem-fraction-static": "0.3",
@@ -167,7 +191,6 @@ def _variables(folder: Path, fault_file: Path, plugins: tuple[str, ...]) -> dict
         "PYTHONPATH": os.pathsep.join(str(KIT / plugin) for plugin in plugins),
         "PYTHONUNBUFFERED": "1",
         "MOEPLAN_TEST_FAULT_FILE": str(fault_file),
-        "DUMPER_SERVER_PORT": "reuse",  # opens SGLang's route for control messages, which the kit's plugins answer
         "SGLANG_USE_CPU_ENGINE": "1",
         "SGLANG_CPU_OMP_THREADS_BIND": "0|1",
         "SGLANG_EXPERT_DISTRIBUTION_RECORDER_DIR": str(folder / "dumps"),

@@ -61,11 +61,24 @@ def _reduce_scatterv(original, group, input_, output=None, sizes=None):
     return part.contiguous() if output is None else output.copy_(part)
 
 
+def _copy_rows(original, to, from_, dim, offset, rows, offset_is_source):
+    """0.5.16 copies the rows of a gathered batch with a Triton kernel."""
+    first, count = int(offset), int(rows)
+    if offset_is_source:
+        to[:count].copy_(from_[first : first + count])
+    else:
+        to[first : first + count].copy_(from_[:count])
+
+
+def _without_pinning(make):
+    return lambda *args, **kwargs: make(*args, **{k: v for k, v in kwargs.items() if k != "pin_memory"})
+
+
 def _unpinned_memory():
     import torch
 
     zeros = torch.zeros
-    torch.zeros = lambda *args, **kwargs: zeros(*args, **{k: v for k, v in kwargs.items() if k != "pin_memory"})
+    torch.zeros, torch.tensor = _without_pinning(torch.zeros), _without_pinning(torch.tensor)
     for name, function in {"is_current_stream_capturing": lambda: False, "empty_cache": lambda: None}.items():
         if not hasattr(torch.cpu, name):
             setattr(torch.cpu, name, function)
@@ -88,6 +101,7 @@ def register():
         "sglang.srt.distributed.parallel_state.GroupCoordinator.reduce_scatterv": _reduce_scatterv,
     }
     if sglang.__version__.startswith("0.5.16"):
+        hooks["sglang.srt.layers.dp_attention.memcpy_triton"] = _copy_rows
         hooks["sglang.srt.layers.moe.topk.select_experts"] = _without_dispatch_info
         hooks["sglang.srt.layers.moe.topk._post_process_topk_ids"] = _map_to_slots
     for target, hook in hooks.items():

@@ -1,0 +1,57 @@
+"""Hooks are found in place or reported missing, and the backport stays out of the way where it must."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from profiler.plugin.hooks import Hook, is_in_place
+
+
+def hooked(original: Callable[..., Any], hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap as SGLang's hook registry does."""
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return hook(original, *args, **kwargs)
+
+    return wrapper
+
+
+def target(number: int) -> int:
+    return number + 1
+
+
+def ours(original: Callable[[int], int], number: int) -> int:
+    return original(number) * 10
+
+
+def theirs(original: Callable[[int], int], number: int) -> int:
+    return original(number)
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    fake = types.ModuleType("fake_engine")
+    monkeypatch.setitem(sys.modules, "fake_engine", fake)
+    return fake
+
+
+def test_hook_is_found_below_other_plugins_hooks(module: types.ModuleType) -> None:
+    module.target = hooked(hooked(target, ours), theirs)  # type: ignore[attr-defined]
+    assert is_in_place(Hook("fake_engine.target", "AROUND", ours, ()))
+
+
+def test_hook_that_was_not_applied_is_missing(module: types.ModuleType) -> None:
+    module.target = hooked(target, theirs)  # type: ignore[attr-defined]
+    assert not is_in_place(Hook("fake_engine.target", "AROUND", ours, ()))
+
+
+@pytest.mark.parametrize("path", ["fake_engine.gone", "no_such_engine.target"])
+def test_target_that_is_gone_is_missing(module: types.ModuleType, path: str) -> None:
+    assert not is_in_place(Hook(path, "AROUND", ours, ()))
