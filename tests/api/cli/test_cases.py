@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.api.cli.command import Moeplan, write_json
-from tests.case_files import case, case_folder
+from tests.case_files import case, case_folder, case_json
 
 SMALL = {"logical_count": [[40, 10, 30, 20, 5, 15, 25, 35]]}
 
@@ -28,14 +28,10 @@ def plan_arguments(request: dict[str, Any], folder: Path) -> list[object]:
     return arguments
 
 
-def read_case(name: str, file: str) -> Any:
-    return json.loads((case_folder(name) / file).read_text(encoding="utf-8"))
-
-
 @pytest.mark.parametrize("name", ["L01", "L07"])
 def test_slot_counts_are_refused_and_nothing_is_written(name: str, moeplan: Moeplan, tmp_path: Path) -> None:
     line = moeplan.refused(
-        *plan_arguments(read_case(name, "request.json"), tmp_path), code=case(name)["expect"]["error_code"]
+        *plan_arguments(case_json(name, "request.json"), tmp_path), code=case(name)["expect"]["error_code"]
     )
     for value in case(name)["expect"]["oracle"].values():
         for number in value if isinstance(value, list) else [value]:
@@ -52,7 +48,7 @@ def test_fewer_slots_than_experts(moeplan: Moeplan, tmp_path: Path) -> None:
 
 
 def test_no_slots_given_takes_the_fewest_that_fit(moeplan: Moeplan, tmp_path: Path) -> None:
-    ran = moeplan(*plan_arguments(read_case("L02", "request.json"), tmp_path))
+    ran = moeplan(*plan_arguments(case_json("L02", "request.json"), tmp_path))
     assert ran.code == 0
     redundant = ran.json["slots_per_gpu"] * 48 - 160
     assert redundant == case("L02")["expect"]["oracle"]["num_redundant"]
@@ -60,13 +56,13 @@ def test_no_slots_given_takes_the_fewest_that_fit(moeplan: Moeplan, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["L04", "L05"])
 def test_topologies_that_do_not_divide_are_planned_with_a_warning(name: str, moeplan: Moeplan, tmp_path: Path) -> None:
-    ran = moeplan(*plan_arguments(read_case(name, "request.json"), tmp_path))
+    ran = moeplan(*plan_arguments(case_json(name, "request.json"), tmp_path))
     assert ran.code == 0
     assert case(name)["expect"]["error_code"] in ran.warning_codes
 
 
 def test_unused_experts_keep_one_slot_each(moeplan: Moeplan, tmp_path: Path) -> None:
-    ran = moeplan(*plan_arguments(read_case("L10", "request.json"), tmp_path))
+    ran = moeplan(*plan_arguments(case_json("L10", "request.json"), tmp_path))
     assert ran.code == 0
     layout = read_plan_map(tmp_path)
     for expert in case("L10")["expect"]["oracle"]["unused"]:
@@ -100,7 +96,7 @@ def test_bad_topology_matrix(kind: str, moeplan: Moeplan, tmp_path: Path) -> Non
 
 
 def test_too_few_live_slots(moeplan: Moeplan, tmp_path: Path) -> None:
-    request = read_case("U23", "request.json")
+    request = case_json("U23", "request.json")
     counts = write_json(tmp_path / "counts.json", SMALL)
     live = ",".join(str(rank) for rank, alive in enumerate(request["active_ranks"]) if alive)
     line = moeplan.refused(
@@ -111,7 +107,7 @@ def test_too_few_live_slots(moeplan: Moeplan, tmp_path: Path) -> None:
 
 
 def test_a_deadline_still_gives_a_plan_with_its_gap(moeplan: Moeplan, tmp_path: Path) -> None:
-    request = read_case("L18", "request.json")
+    request = case_json("L18", "request.json")
     counts = [[(expert * 37 + layer * 11) % 101 for expert in range(256)] for layer in range(request["num_layers"])]
     ran = moeplan(*plan_arguments({**request, "counts": counts}, tmp_path), "--time-limit", request["time_limit_s"])
     assert ran.code == 0
@@ -120,7 +116,7 @@ def test_a_deadline_still_gives_a_plan_with_its_gap(moeplan: Moeplan, tmp_path: 
 
 
 def test_prefill_and_decode_apart(moeplan: Moeplan, tmp_path: Path) -> None:
-    request, oracle = read_case("L15", "request.json"), case("L15")["expect"]["oracle"]
+    request, oracle = case_json("L15", "request.json"), case("L15")["expect"]["oracle"]
     for phase in ("prefill", "decode"):
         counts = write_json(tmp_path / f"{phase}.json", {"logical_count": request[phase]})
         ran = moeplan(

@@ -1,0 +1,61 @@
+"""Options that several commands share, each declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Inputs = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Recordings: SGLang .pt dumps (file or folder of rank files), JSON or .npz counts, .npz token traces, "
+        "rank CSVs, TensorRT-LLM statistics, moeplan Parquet.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+Gpus = Annotated[int, typer.Option(help="Number of GPUs (EP ranks).", show_default=False)]
+Nodes = Annotated[int, typer.Option(help="Number of nodes the GPUs are spread over.")]
+TopologyFile = Annotated[
+    Path | None,
+    typer.Option("--topology", help="JSON matrix of link costs between ranks; replaces --nodes.", show_default=False),
+]
+WindowByText = Annotated[
+    str, typer.Option("--window-by", help="Windows: file (as recorded), domain, steps:N, seconds:N or none (added up).")
+]
+SourcesMode = Annotated[
+    str,
+    typer.Option("--sources", help="auto uses measured home GPUs where the recording has them; uniform forgets them."),
+]
+ModelConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--model", help="The model's config.json: tells layer rows and fused shared experts apart.", show_default=False
+    ),
+]
+Experts = Annotated[
+    int | None, typer.Option(help="Number of routed experts, where the recording does not say.", show_default=False)
+]
+Ranks = Annotated[
+    int | None, typer.Option(help="Number of ranks that recorded; missing files are then noticed.", show_default=False)
+]
+AllowPartial = Annotated[
+    bool, typer.Option("--allow-partial", help="Use recordings that lack the files of some ranks.")
+]
+MapHistory = Annotated[
+    Path | None,
+    typer.Option(
+        help="JSON list of {from_pass, physical_to_logical_map}: layouts that ran while recording.", show_default=False
+    ),
+]
+CapacityFactor = Annotated[
+    float, typer.Option(help="A GPU's capacity, as a multiple of the mean GPU load, for the overflow figures.")
+]
+Seed = Annotated[int, typer.Option(help="Seed of everything random; equal seeds give equal plans.")]
+Url = Annotated[str, typer.Option("--engine", help="URL of the engine.", show_default=False)]
+EngineKey = Annotated[
+    str | None,
+    typer.Option("--engine-key", envvar="MOEPLAN_ENGINE_KEY", help="The engine's (admin) API key.", show_default=False),
+]

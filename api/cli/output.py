@@ -1,0 +1,85 @@
+"""How results are printed: tables for people, one JSON object for programs, warnings on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from placement.metrics import Metrics
+
+METRIC_COLUMNS = (
+    "local_gpu",
+    "local_node",
+    "imbalance",
+    "balancedness",
+    "sglang_balancedness",
+    "overflow_share",
+    "rerouted",
+    "dropped",
+)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object; NaN and infinity are refused rather than printed as invalid JSON."""
+    json.dump(value, sys.stdout, indent=2, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def print_table(table: Table) -> None:
+    """Print a table; piped output is wide enough not to be cut."""
+    Console(width=None if sys.stdout.isatty() else 200, markup=False, highlight=False).print(table)
+
+
+def print_notices(notices: Sequence[Mapping[str, str]]) -> None:
+    """Print warnings on standard error, one a line."""
+    for notice in notices:
+        print(f"warning {notice['code']}: {notice['detail']}", file=sys.stderr)
+
+
+def metrics_table(rows: Mapping[str, Metrics], *, title: str, moved: Mapping[str, int] | None = None) -> Table:
+    """Build the comparison table: a row per layout, the metric names of the design as columns."""
+    columns = ["layout", *METRIC_COLUMNS, "worst window", *(["moved_slots"] if moved is not None else [])]
+    table = Table(*columns, title=title, title_justify="left")
+    for name, metrics in rows.items():
+        cells = [name, *(number(getattr(metrics, column)) for column in METRIC_COLUMNS)]
+        worst = metrics.worst_window
+        cells.append(f"{number(worst.imbalance)} ({worst.name})")
+        if moved is not None:
+            cells.append(str(moved[name]) if name in moved else "")
+        table.add_row(*cells)
+    return table
+
+
+def windows_table(metrics: Metrics) -> Table:
+    """Build the table of windows, the worst one marked."""
+    table = Table(
+        "window", "tokens", "local_gpu", "imbalance", "overflow_share", "", title="windows", title_justify="left"
+    )
+    for window in metrics.windows:
+        mark = "worst" if window.name == metrics.worst_window.name else ""
+        cells = (number(window.local_gpu), number(window.imbalance), number(window.overflow_share))
+        table.add_row(window.name, str(window.tokens), *cells, mark)
+    return table
+
+
+def number(value: float | None) -> str:
+    """Print a share or ratio with four decimals, a dash where it is undefined."""
+    return "-" if value is None else f"{value:.4f}"
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[float], None] | None]:
+    """Show a progress bar on a terminal; yield the function that takes the share done (0..1), or None."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=1.0)
+        yield lambda share: progress.update(task, completed=share)

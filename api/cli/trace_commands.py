@@ -1,0 +1,74 @@
+"""``moeplan trace info`` and ``moeplan trace import``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from api.cli import options as cli
+from api.cli.output import print_json, print_notices, print_table, progress_bar
+from api.loading import read_options
+from profiler.inputs import open_inputs, trace_facts
+from profiler.writers.parquet import import_trace
+
+app = typer.Typer(help="Recordings: what they hold, and turning them into moeplan traces.", no_args_is_help=True)
+
+
+@app.command()
+def info(
+    inputs: cli.Inputs,
+    model: cli.ModelConfig = None,
+    experts: cli.Experts = None,
+    ranks: cli.Ranks = None,
+    map_history: cli.MapHistory = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Say what a recording holds, with warnings."""
+    options = read_options(model=model, experts=experts, ranks=ranks, allow_partial=True, map_history=map_history)
+    readers = open_inputs(inputs, options)
+    facts = [trace_facts(reader) for reader in readers]
+    if as_json:
+        print_json({"inputs": facts})
+        return
+    for reader, one in zip(readers, facts, strict=True):
+        table = Table("what", "value", title=reader.name, title_justify="left")
+        for key, value in one.items():
+            if key not in ("name", "warnings"):
+                table.add_row(key, _short(value))
+        print_table(table)
+        print_notices([notice.to_dict() for notice in reader.notices])
+
+
+@app.command("import")
+def import_(
+    inputs: cli.Inputs,
+    out: Annotated[Path, typer.Option(help="moeplan trace to write (.parquet).", show_default=False)],
+    model: cli.ModelConfig = None,
+    experts: cli.Experts = None,
+    ranks: cli.Ranks = None,
+    allow_partial: cli.AllowPartial = False,
+    map_history: cli.MapHistory = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Turn any supported recording into one moeplan trace (Parquet)."""
+    options = read_options(
+        model=model, experts=experts, ranks=ranks, allow_partial=allow_partial, map_history=map_history
+    )
+    readers = open_inputs(inputs, options)
+    for reader in readers:
+        reader.require_complete()
+    with progress_bar("importing") as advance:
+        facts = import_trace(readers, out, progress=advance)
+    if as_json:
+        print_json({"out": str(out), **facts})
+        return
+    print(f"wrote {out}: " + ", ".join(f"{key} {_short(value)}" for key, value in facts.items() if key != "warnings"))
+    print_notices([notice.to_dict() for reader in readers for notice in reader.notices])
+
+
+def _short(value: object) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return text if len(text) <= 100 else text[:97] + "..."

@@ -1,0 +1,195 @@
+"""Plan from files: what the command line does today and a job of the service will do tomorrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from api.loading import LoadedDemand, load_demand, read_topology
+from api.slots_option import check_draft, live_gpu_count, require_live_slots, slots_from_options
+from placement.dispatch import Dispatch
+from placement.errors import BadOption
+from placement.layout import Layout
+from placement.notice import Notice
+from placement.plan import Plan
+from placement.plan_header import PlanInput, PlannedModel, PlanOptions, SlotsFrom
+from placement.planner import Effort, Setting, make_plan, solve_problem
+from placement.problem import LocalScope, Objective, Problem
+from placement.slots import smallest_slots_per_gpu
+from placement.topology import Topology
+from profiler.formats import read_layout
+from profiler.readers.options import ReadOptions
+
+DEFAULT_LOCAL_TARGET = 0.6
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """What is asked of a plan; see the options of ``moeplan plan`` for each field."""
+
+    gpus: int
+    nodes: int = 1
+    topology_file: Path | None = None
+    slots_per_gpu: int | None = None
+    redundant: int | None = None
+    fit: bool = False
+    local_target: float | None = None
+    local_scope: LocalScope = LocalScope.GPU
+    objective: Objective = Objective.LOCALITY
+    max_imbalance: float = 1.05
+    dispatch: Dispatch = Dispatch.NEAREST_DYNAMIC
+    window_by: str = "file"
+    sources: str = "auto"
+    holdout: float | None = None
+    test: tuple[Path, ...] = ()
+    current: Path | None = None
+    capacity_factor: float = 1.25
+    expert_groups: int | None = None
+    expert_bytes: int | None = None
+    draft_experts: int | None = None
+    draft_redundant: int | None = None
+    live_gpus: str | None = None
+    time_limit_s: float | None = None
+    seed: int = 0
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.local_target is not None and not 0 < self.local_target <= 1:
+            raise BadOption(f"the local target is {self.local_target}; it is a share above 0 and up to 1, like 0.6.")
+        if not self.capacity_factor > 0:
+            raise BadOption(f"the capacity factor is {self.capacity_factor}; it is a number above 0, like 1.25.")
+        if self.time_limit_s is not None and not self.time_limit_s > 0:
+            raise BadOption(f"the time limit is {self.time_limit_s} s; it is a number of seconds above 0.")
+        if self.threads < 1:
+            raise BadOption(f"{self.threads} threads were asked for; at least 1 is needed.")
+        if self.seed < 0:
+            raise BadOption(f"the seed is {self.seed}; it is a whole number of at least 0.")
+        if self.test and self.holdout is not None:
+            raise BadOption("--holdout and --test exclude each other; give one.")
+
+    @property
+    def slots_from(self) -> SlotsFrom:
+        if self.fit:
+            return "fit"
+        if self.redundant is not None:
+            return "redundant"
+        return "smallest" if self.slots_per_gpu is None else "slots-per-gpu"
+
+
+def plan_from_files(
+    paths: Sequence[Path],
+    read: ReadOptions,
+    request: PlanRequest,
+    *,
+    progress: Callable[[float], None] | None = None,
+) -> Plan:
+    """Read recordings, solve, judge and return the plan.
+
+    Raises
+    ------
+    CodedError
+        Any of the packages' errors; nothing was written.
+    """
+    gpus = live_gpu_count(request.live_gpus, gpus=request.gpus)
+    nodes = request.nodes if gpus == request.gpus else 1
+    topology, notices = read_topology(request.topology_file, gpus=gpus, nodes=nodes)
+    loaded = load_demand(
+        paths, read, gpus=gpus, window_by=request.window_by, sources=request.sources, holdout=request.holdout
+    )
+    judged_on = loaded.holdout
+    if request.test:
+        tested = load_demand(request.test, read, gpus=gpus, window_by=request.window_by, sources=request.sources)
+        judged_on = tested.demand
+        notices = [*notices, *tested.notices]
+    problem = _problem(request, loaded, topology)
+    problem, solution = solve_problem(
+        problem,
+        effort=Effort(seed=request.seed, time_limit_s=request.time_limit_s, threads=request.threads),
+        fit_to=_target(request) if request.fit else None,
+        progress=progress,
+    )
+    setting = Setting(
+        model=_model(loaded, read),
+        inputs=tuple(PlanInput(name=each["name"], sha256=each["sha256"]) for each in loaded.inputs),
+        options=_options(request),
+        target_was_asked=request.local_target is not None,
+        judged_on=judged_on,
+        expert_groups=request.expert_groups or (read.model.expert_groups if read.model else None),
+        expert_bytes=request.expert_bytes,
+        notices=(*notices, *loaded.notices, *_live_notice(request, gpus)),
+    )
+    return make_plan(problem, solution, setting)
+
+
+def _problem(request: PlanRequest, loaded: LoadedDemand, topology: Topology) -> Problem:
+    experts, gpus = loaded.demand.require_not_empty().experts, topology.gpus
+    require_live_slots(experts=experts, slots_per_gpu=request.slots_per_gpu, live=gpus, gpus=request.gpus)
+    slots = slots_from_options(
+        experts=experts,
+        gpus=gpus,
+        slots_per_gpu=request.slots_per_gpu,
+        redundant=request.redundant,
+        fit=request.fit,
+    )
+    redundant = 0 if slots is None else slots * gpus - experts
+    check_draft(
+        draft_experts=request.draft_experts, draft_redundant=request.draft_redundant, redundant=redundant, gpus=gpus
+    )
+    return Problem(
+        demand=loaded.demand,
+        topology=topology,
+        slots_per_gpu=slots if slots is not None else smallest_slots_per_gpu(experts=experts, gpus=gpus),
+        objective=request.objective,
+        local_scope=request.local_scope,
+        max_imbalance=request.max_imbalance,
+        dispatch=request.dispatch,
+        current=_current(request, loaded, topology),
+    )
+
+
+def _current(request: PlanRequest, loaded: LoadedDemand, topology: Topology) -> Layout | None:
+    if request.current is None:
+        return None
+    layout, _ = read_layout(
+        request.current, gpus=topology.gpus, experts=loaded.demand.experts, layers=loaded.demand.layers
+    )
+    return layout
+
+
+def _target(request: PlanRequest) -> float:
+    return DEFAULT_LOCAL_TARGET if request.local_target is None else request.local_target
+
+
+def _options(request: PlanRequest) -> PlanOptions:
+    return PlanOptions(
+        objective=request.objective,
+        local_scope=request.local_scope,
+        dispatch=request.dispatch,
+        max_imbalance=request.max_imbalance,
+        max_imbalance_used=request.max_imbalance,
+        window_by=request.window_by,
+        slots_from=request.slots_from,
+        seed=request.seed,
+        local_target=_target(request),
+        holdout_share=request.holdout or 0.0,
+        capacity_factor=request.capacity_factor,
+        time_limit_s=request.time_limit_s,
+    )
+
+
+def _model(loaded: LoadedDemand, read: ReadOptions) -> PlannedModel:
+    return PlannedModel(
+        name=read.model.name if read.model else loaded.header.model,
+        layers=loaded.demand.layers,
+        experts=loaded.demand.experts,
+        top_k=read.model.top_k if read.model else loaded.header.top_k,
+        moe_layers=loaded.demand.moe_layers,
+    )
+
+
+def _live_notice(request: PlanRequest, gpus: int) -> tuple[Notice, ...]:
+    if gpus == request.gpus:
+        return ()
+    detail = f"planned for the {gpus} GPUs {request.live_gpus} of {request.gpus}, in that order, as one node."
+    return (Notice("LIVE_GPUS_ONLY", detail),)

@@ -1,0 +1,101 @@
+"""One layout beside the others: same slots, same dispatch, same ruler, one run.
+
+A plan is never shown alone. Beside it stand the engine's start (trivial), chance (random), what engines balance by
+themselves (eplb) and replication of the hottest experts; see the protocol in the README.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from placement.baselines import BASELINES, RANDOM_SEEDS, plan_eplb
+from placement.demand import Demand
+from placement.diff import diff
+from placement.drift import profile_drift_notices
+from placement.layout import Layout
+from placement.metrics import Metrics
+from placement.notice import Notice
+from placement.plan import PlanMetrics
+from placement.problem import Problem
+from placement.score import score
+
+OURS = "moeplan"
+CURRENT = "current"
+TRIVIAL = "trivial"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Figures by layout name, in the order to be shown; the plan's own row is :data:`OURS`.
+
+    Attributes
+    ----------
+    before : Layout
+        The layout that moves are counted from: the current one where given, else the trivial one.
+    layouts : mapping
+        Every compared layout.
+    rows : mapping
+        Metrics on the demand planned from, with moves and, where there is demand to judge on, ``holdout``.
+    notices : tuple of Notice
+    """
+
+    before: Layout
+    layouts: Mapping[str, Layout]
+    rows: Mapping[str, PlanMetrics]
+    notices: tuple[Notice, ...]
+
+
+def compare(
+    problem: Problem,
+    planned: Layout,
+    *,
+    judged_on: Demand | None = None,
+    capacity_factor: float = 1.25,
+    seed: int = 0,
+    expert_groups: int | None = None,
+) -> Comparison:
+    """Score the planned layout beside every baseline.
+
+    Parameters
+    ----------
+    problem, planned
+        What was asked and the layout that came out.
+    judged_on
+        Demand of later or other windows, with the same layers and experts.
+    capacity_factor
+        Capacity of a GPU as a multiple of the mean load.
+    seed
+        First seed of the random baseline (median of five).
+    expert_groups
+        Router groups of the model, for hierarchical EPLB on several nodes.
+    """
+    present = {} if problem.current is None else {CURRENT: problem.current}
+    baselines = {name: make(problem, seed=seed) for name, make in BASELINES.items()}
+    baselines["random"] = _median_random(problem, seed=seed)
+    eplb = plan_eplb(problem, expert_groups=expert_groups)
+    baselines["eplb"] = eplb.layout
+    layouts = {**present, **baselines, OURS: planned}
+    before = layouts.get(CURRENT, layouts[TRIVIAL])
+    rows = {
+        name: PlanMetrics.of(
+            _score(layout, problem, problem.demand, capacity_factor=capacity_factor),
+            moved_slots=diff(before, layout, moe_layers=problem.demand.moe_layers).moved_slots,
+            holdout=_score(layout, problem, judged_on, capacity_factor=capacity_factor) if judged_on else None,
+        )
+        for name, layout in layouts.items()
+    }
+    drift = profile_drift_notices(problem.demand, judged_on) if judged_on is not None else ()
+    return Comparison(before=before, layouts=layouts, rows=rows, notices=(*eplb.notices, *drift))
+
+
+def _median_random(problem: Problem, *, seed: int) -> Layout:
+    """Return the random layout whose imbalance is the median of five seeds."""
+    layouts = [BASELINES["random"](problem, seed=seed + offset) for offset in RANDOM_SEEDS]
+    return sorted(layouts, key=lambda layout: _score(layout, problem, problem.demand, capacity_factor=1).imbalance)[
+        len(layouts) // 2
+    ]
+
+
+def _score(layout: Layout, problem: Problem, demand: Demand, *, capacity_factor: float) -> Metrics:
+    return score(layout, demand, problem.topology, dispatch=problem.dispatch, capacity_factor=capacity_factor)

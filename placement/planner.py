@@ -1,0 +1,141 @@
+"""From a problem to a plan: solve, judge beside the baselines, count the moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+
+from placement.comparison import CURRENT, OURS, Comparison, compare
+from placement.demand import Demand
+from placement.diff import diff
+from placement.notice import Notice
+from placement.plan import Moves, Plan
+from placement.plan_header import PlanInput, PlannedModel, PlanOptions
+from placement.problem import LocalScope, Problem
+from placement.score import loads_WLG
+from placement.solution import Solution, Status
+from placement.solver import fit, solve
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard to try.
+
+    Attributes
+    ----------
+    seed : int
+        Of everything random; equal seeds give equal plans.
+    time_limit_s : float or None
+        Wall-clock limit of the solver.
+    threads : int
+        Threads of the exact solver.
+    """
+
+    seed: int = 0
+    time_limit_s: float | None = None
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a plan needs beside its problem.
+
+    Attributes
+    ----------
+    model : PlannedModel
+    inputs : tuple of PlanInput
+    options : PlanOptions
+        ``max_imbalance_used`` is filled in here.
+    target_was_asked : bool
+        Whether missing ``options.local_target`` makes the status ``target_missed``.
+    judged_on : Demand or None
+        Windows kept apart.
+    expert_groups : int or None
+    expert_bytes : int or None
+        Bytes of one expert's weights, for ``moved_bytes``.
+    notices : tuple of Notice
+        Warnings from reading the inputs.
+    """
+
+    model: PlannedModel
+    inputs: tuple[PlanInput, ...]
+    options: PlanOptions
+    target_was_asked: bool = False
+    judged_on: Demand | None = None
+    expert_groups: int | None = None
+    expert_bytes: int | None = None
+    notices: tuple[Notice, ...] = ()
+
+
+def solve_problem(
+    problem: Problem,
+    *,
+    effort: Effort,
+    fit_to: float | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> tuple[Problem, Solution]:
+    """Solve, or find the fewest slots per GPU that reach the share ``fit_to``; return the problem really solved."""
+    if fit_to is None:
+        solution = solve(
+            problem, seed=effort.seed, time_limit_s=effort.time_limit_s, threads=effort.threads, progress=progress
+        )
+        return problem, solution
+    slots_per_gpu, solution = fit(
+        problem, local_target=fit_to, seed=effort.seed, time_limit_s=effort.time_limit_s, threads=effort.threads
+    )
+    return replace(problem, slots_per_gpu=slots_per_gpu), solution
+
+
+def make_plan(problem: Problem, solution: Solution, setting: Setting) -> Plan:
+    """Judge a solution with the ruler, beside the baselines, and put everything into a plan."""
+    options = replace(setting.options, max_imbalance_used=solution.max_imbalance)
+    comparison = compare(
+        problem,
+        solution.layout,
+        judged_on=setting.judged_on,
+        capacity_factor=options.capacity_factor,
+        seed=options.seed,
+        expert_groups=setting.expert_groups,
+    )
+    rows = dict(comparison.rows)
+    metrics = rows.pop(OURS)
+    local = metrics.local_node if options.local_scope is LocalScope.NODE else metrics.local_gpu
+    missed = setting.target_was_asked and (local is None or local < options.local_target)
+    return Plan(
+        moeplan_version=version("moeplan"),
+        model=setting.model,
+        topology=problem.topology,
+        inputs=setting.inputs,
+        options=options,
+        status=Status.TARGET_MISSED if missed else solution.status,
+        layout=solution.layout,
+        metrics=metrics,
+        bound=solution.bound,
+        baselines=rows,
+        moves=_moves(comparison, moe_layers=problem.demand.moe_layers, expert_bytes=setting.expert_bytes),
+        heat_LE=problem.demand.tokens_WLE.sum(axis=0),
+        load_before_LG=loads_WLG(comparison.before, problem.demand, problem.topology, dispatch=problem.dispatch).sum(
+            axis=0
+        ),
+        load_after_LG=loads_WLG(solution.layout, problem.demand, problem.topology, dispatch=problem.dispatch).sum(
+            axis=0
+        ),
+        notices=_unique((*setting.notices, *solution.notices, *comparison.notices)),
+        solve_seconds=solution.solve_seconds,
+    )
+
+
+def _moves(comparison: Comparison, *, moe_layers: Sequence[int], expert_bytes: int | None) -> Moves:
+    moves = diff(comparison.before, comparison.layouts[OURS], expert_bytes=expert_bytes, moe_layers=moe_layers)
+    return Moves(
+        before="current" if CURRENT in comparison.layouts else "trivial",
+        moved_slots=moves.moved_slots,
+        moved_bytes=moves.moved_bytes,
+        by_layer=moves.moved_L,
+        received_by_gpu=moves.received_G,
+    )
+
+
+def _unique(notices: Sequence[Notice]) -> tuple[Notice, ...]:
+    return tuple(dict.fromkeys(notices))
