@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,9 +29,11 @@ from profiler.plugin.orders import OrderRefused
 from profiler.plugin.placement_state import current_map
 from profiler.plugin.rank_view import (
     RankView,
+    copied_metadata,
     location_metadata,
     metadata_of_map,
     moe_layers,
+    set_rows,
     wait_for_device,
     weights_of_layers,
 )
@@ -45,10 +46,27 @@ ABANDONED_AFTER_S = 2 * MAX_PAUSE_S
 
 @dataclass
 class OpenPush:
-    """A push between its first check and its end."""
+    """A push between its first check and its end.
+
+    Attributes
+    ----------
+    push_id : str
+    result_LP : ndarray
+        int32 [L, P], the map once all chunks are applied.
+    metadata : Any
+        SGLang's metadata; rows of chunks to come are made when it is their turn, unless all were made at once.
+    made_at_once : bool
+    chunks : tuple of tuple of int
+        Layers.
+    applied_layers : list of int
+    touched_s : float
+        When it was last heard of.
+    """
 
     push_id: str
+    result_LP: npt.NDArray[np.int32]
     metadata: Any
+    made_at_once: bool
     chunks: tuple[tuple[int, ...], ...]
     applied_layers: list[int] = field(default_factory=list)
     touched_s: float = 0.0
@@ -110,10 +128,19 @@ class PlacementApplier:
         chunks = chunks_of_layers(layers, layers_per_chunk=size) if layers else ()
         result_LP = old_LP.copy()
         result_LP[list(layers)] = new_LP[list(layers)]
-        new_metadata = metadata_of_map(
-            server_args, model_runner.model_config, _tensor_like(metadata, result_LP), ep_rank=view.ep_rank
+        # Static dispatch draws one table through all layers. Otherwise layers are independent, and making the
+        # metadata of all of them at once would stop the engine for longer than moving a chunk does.
+        at_once = view.dispatch == "static"
+        pushed = OpenPush(
+            push_id=order.text("push_id"),
+            result_LP=result_LP,
+            metadata=self._metadata(metadata, result_LP, model_runner=model_runner, server_args=server_args, view=view)
+            if at_once
+            else copied_metadata(metadata),
+            made_at_once=at_once,
+            chunks=chunks,
+            touched_s=time.monotonic(),
         )
-        pushed = OpenPush(order.text("push_id"), new_metadata, chunks, touched_s=time.monotonic())
         planned = [self._planned_chunk(chunk, old_LP, new_LP, gpus=view.ep_size) for chunk in chunks]
         return {
             "previous_layout_hash": old_hash,
@@ -142,8 +169,8 @@ class PlacementApplier:
         layers: tuple[int, ...],
         *,
         model_runner: Any,
+        server_args: Any,
         view: RankView,
-        after_layer: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
         """Move weights and switch maps of some layers of the open push; returns the seconds it took.
 
@@ -156,9 +183,13 @@ class PlacementApplier:
         push = self._open
         if push is None:
             raise OrderRefused("no push is open on this rank.", code="PUSH_LOST")
-        weights = weights_of_layers(model_runner.model)
-        wait_for_device()
         started_s = time.perf_counter()
+        weights = weights_of_layers(model_runner.model)
+        if not push.made_at_once:
+            rows_LP = push.result_LP[list(layers)]
+            rows = self._metadata(push.metadata, rows_LP, model_runner=model_runner, server_args=server_args, view=view)
+            set_rows(push.metadata, layers, rows)
+        wait_for_device()
         for layer in layers:
             try:
                 missing = model_runner.expert_location_updater.update(
@@ -172,7 +203,6 @@ class PlacementApplier:
             if missing:
                 raise OrderRefused(f"layer {layer} lost experts {missing}.", code="ENGINE_FAILED")
             self._note_applied(push, layer)
-            after_layer()
         wait_for_device()
         push.touched_s = time.monotonic()
         return {"seconds": time.perf_counter() - started_s}
@@ -184,8 +214,8 @@ class PlacementApplier:
         if self._open is not None and self._open.push_id == push_id:
             push, self._open = self._open, None
             applied = sorted(push.applied_layers)
-            if applied == sorted(layer for chunk in push.chunks for layer in chunk):
-                # Static dispatch draws one table through all layers, so rows that did not change get new ones, too.
+            whole = applied == sorted(layer for chunk in push.chunks for layer in chunk)
+            if whole and push.made_at_once:  # rows that did not change have another part of the one static table now
                 wait_for_device()
                 metadata.update(push.metadata, update_layer_ids=list(range(metadata.num_layers)))
         map_LP = current_map(metadata)
@@ -195,6 +225,13 @@ class PlacementApplier:
         if not push.applied_layers:
             self.generation += 1
         push.applied_layers.append(layer)
+
+    @staticmethod
+    def _metadata(
+        metadata: Any, map_LP: npt.NDArray[np.int32], *, model_runner: Any, server_args: Any, view: RankView
+    ) -> Any:
+        map_tensor = _tensor_like(metadata, map_LP)
+        return metadata_of_map(server_args, model_runner.model_config, map_tensor, ep_rank=view.ep_rank)
 
     @staticmethod
     def _layers_to_change(

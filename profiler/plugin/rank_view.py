@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 
@@ -107,7 +107,7 @@ def location_metadata() -> Any:
 
 
 def metadata_of_map(server_args: Any, model_config: Any, map_LP: Any, *, ep_rank: int) -> Any:
-    """Build SGLang's metadata for a map, with nearest dispatch for a rank.
+    """Build SGLang's metadata for a map (of all layers or of some), with nearest dispatch for a rank.
 
     ``init_by_mapping`` takes the server's arguments first up to SGLang 0.5.18 and not any more in 0.5.23.
     """
@@ -116,6 +116,24 @@ def metadata_of_map(server_args: Any, model_config: Any, map_LP: Any, *, ep_rank
     init = ExpertLocationMetadata.init_by_mapping
     first = (server_args,) if "server_args" in inspect.signature(init).parameters else ()
     return init(*first, model_config, physical_to_logical_map=map_LP, moe_ep_rank=ep_rank)
+
+
+def copied_metadata(metadata: Any) -> Any:
+    """Return metadata of the same map in tensors of its own."""
+    import torch
+
+    tensors = {field.name: getattr(metadata, field.name) for field in fields(metadata)}
+    return replace(metadata, **{name: value.clone() for name, value in tensors.items() if torch.is_tensor(value)})
+
+
+def set_rows(metadata: Any, layers: tuple[int, ...], rows: Any) -> None:
+    """Write metadata of some layers into metadata of all layers."""
+    import torch
+
+    for field in fields(metadata):
+        value = getattr(metadata, field.name)
+        if torch.is_tensor(value):
+            value[list(layers)] = getattr(rows, field.name).to(value.dtype)
 
 
 def wait_for_device() -> None:

@@ -171,7 +171,7 @@ class RankSide:
     def _push_chunk(self, rank: Rank, order: Fields) -> dict[str, Any]:
         push_id, index = order.text("push_id"), order.integer("index")
         layers = rank.agree(lambda: self._applier.chunk(push_id, index))
-        return self._applier.apply(layers, model_runner=rank.model_runner, view=rank.view)
+        return self._applier.apply(layers, model_runner=rank.model_runner, server_args=rank.server_args, view=rank.view)
 
     def _push_close(self, _rank: Rank, order: Fields) -> dict[str, Any]:
         return self._applier.close(order.text("push_id"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,7 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Runner:
     running = Metadata(torch.tensor(OLD))
     monkeypatch.setattr(apply, "location_metadata", lambda: running)
     monkeypatch.setattr(apply, "wait_for_device", lambda: None)
-    monkeypatch.setattr(apply, "metadata_of_map", lambda _args, _config, map_LP, ep_rank: Metadata(map_LP))
+    monkeypatch.setattr(apply, "metadata_of_map", lambda _args, _config, map_LP, ep_rank: Metadata(map_LP, len(map_LP)))
     return Runner(Updater(running))
 
 
@@ -88,7 +88,7 @@ def test_only_layers_that_change_are_moved(runner: Runner) -> None:
     assert [chunk["layers"] for chunk in planned["chunks"]] == [[0], [2]]
     assert [chunk["changed_slots"] for chunk in planned["chunks"]] == [3, 3]
     for index in range(2):
-        applier.apply(applier.chunk("p", index), model_runner=runner, view=plain(0))
+        applier.apply(applier.chunk("p", index), model_runner=runner, server_args=None, view=plain(0))
     end = applier.close("p")
     assert end == {"applied_layers": [0, 2], "layout_hash": hash_of(NEW), "generation": 1}
     assert runner.expert_location_updater.asked == [[0], [2]]
@@ -100,7 +100,7 @@ def test_failure_leaves_whole_layers(runner: Runner) -> None:
     applier = PlacementApplier()
     open_push(applier, runner)
     with pytest.raises(OrderRefused, match="layer 2 failed: RuntimeError: broken link") as caught:
-        applier.apply(applier.chunk("p", 0), model_runner=runner, view=plain(0))
+        applier.apply(applier.chunk("p", 0), model_runner=runner, server_args=None, view=plain(0))
     assert caught.value.status == 500
     end = applier.close("p")
     assert end["applied_layers"] == [0]
@@ -113,7 +113,7 @@ def test_failure_at_the_first_layer_is_no_applied_push(runner: Runner) -> None:
     applier = PlacementApplier()
     open_push(applier, runner)
     with pytest.raises(OrderRefused):
-        applier.apply(applier.chunk("p", 0), model_runner=runner, view=plain(0))
+        applier.apply(applier.chunk("p", 0), model_runner=runner, server_args=None, view=plain(0))
     assert applier.close("p") == {"applied_layers": [], "layout_hash": hash_of(OLD), "generation": 0}
 
 
@@ -147,6 +147,33 @@ def test_what_does_not_fit_is_refused_before_anything_moves(runner: Runner, fiel
         open_push(PlacementApplier(), runner, **fields)
     assert caught.value.code == code
     assert runner.expert_location_updater.asked == []
+
+
+def test_static_tables_are_made_for_the_whole_result_and_set_in_all_layers(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    updated: list[list[int]] = []
+
+    def metadata_of_map(_args: Any, _config: Any, map_LP: torch.Tensor, ep_rank: int) -> Metadata:
+        made.append(len(map_LP))
+        return Metadata(map_LP, len(map_LP))
+
+    update = Metadata.update
+    monkeypatch.setattr(apply, "metadata_of_map", metadata_of_map)
+    monkeypatch.setattr(
+        Metadata,
+        "update",
+        lambda self, new, update_layer_ids: (updated.append(update_layer_ids), update(self, new, update_layer_ids)),
+    )
+    static = replace(plain(0), dispatch="static")
+    applier = PlacementApplier()
+    _planned, opened = applier.plan(order(), model_runner=runner, server_args=None, view=static)
+    applier.open(opened)
+    applier.apply(applier.chunk("p", 0), model_runner=runner, server_args=None, view=static)
+    assert applier.close("p")["layout_hash"] == hash_of(NEW)
+    assert made == [3]
+    assert updated[-1] == [0, 1, 2]
 
 
 def test_expected_layout_is_accepted_and_a_layer_can_be_chosen(runner: Runner) -> None:

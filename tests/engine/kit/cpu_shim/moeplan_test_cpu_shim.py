@@ -70,6 +70,19 @@ def _copy_rows(original, to, from_, dim, offset, rows, offset_is_source):
         to[first : first + count].copy_(from_[:count])
 
 
+def _all_gather(original, group, output, input_):
+    """0.5.16 gathers with an operator that exists for GPUs only."""
+    import torch
+
+    torch.distributed.all_gather_into_tensor(output, input_, group=group.device_group)
+
+
+def _reduce_scatter(original, group, output, input_):
+    """As _all_gather; gloo scatters nothing, so take this rank's part of an all-reduce."""
+    rows = output.shape[0]
+    output.copy_(group.all_reduce(input_.clone()).narrow(0, group.rank_in_group * rows, rows))
+
+
 def _without_pinning(make):
     return lambda *args, **kwargs: make(*args, **{k: v for k, v in kwargs.items() if k != "pin_memory"})
 
@@ -102,6 +115,8 @@ def register():
     }
     if sglang.__version__.startswith("0.5.16"):
         hooks["sglang.srt.layers.dp_attention.memcpy_triton"] = _copy_rows
+        hooks["sglang.srt.distributed.parallel_state.GroupCoordinator.all_gather_into_tensor"] = _all_gather
+        hooks["sglang.srt.distributed.parallel_state.GroupCoordinator.reduce_scatter_tensor"] = _reduce_scatter
         hooks["sglang.srt.layers.moe.topk.select_experts"] = _without_dispatch_info
         hooks["sglang.srt.layers.moe.topk._post_process_topk_ids"] = _map_to_slots
     for target, hook in hooks.items():
