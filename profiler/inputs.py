@@ -46,9 +46,9 @@ class OpenedInput(TraceReader, Protocol):
 def open_inputs(paths: Sequence[Path], options: ReadOptions) -> list[OpenedInput]:
     """Open every input and read its header.
 
-    Rank CSVs of one folder are one recording, also when given file by file. Whether several inputs describe the same
-    model is checked where they are added up (:func:`profiler.agreement.agreed_header`), so that differing ones can
-    still be looked at side by side.
+    Rank files of one recording (SGLang dumps, CSVs) are read together, also when given file by file. Whether several
+    inputs describe the same model is checked where they are added up (:func:`profiler.agreement.agreed_header`), so
+    that differing ones can still be looked at side by side.
 
     Parameters
     ----------
@@ -71,14 +71,15 @@ def open_inputs(paths: Sequence[Path], options: ReadOptions) -> list[OpenedInput
             raise BadOption(f"{paths[index]} is given twice; its traffic would count double.")
     formats = [_format_of(path) for path in paths]
     opened: list[OpenedInput] = []
-    for index, (path, found) in enumerate(zip(paths, formats, strict=True)):
-        if found != "rank-csv" or path.is_dir():
-            opened.append(_OPENERS[found](path, options))
-            continue
-        same = [other for other, kind in zip(paths, formats, strict=True) if _is_sibling_csv(other, kind, path)]
-        if same[0] == paths[index]:  # the first of them stands for all
-            name = path.name if len(same) == 1 else path.resolve().parent.name
-            opened.append(open_rank_csvs(same, options, name=name))
+    for path, found in zip(paths, formats, strict=True):
+        siblings = [
+            other
+            for other, kind in zip(paths, formats, strict=True)
+            if kind == found and other.is_file() and other.resolve().parent == path.resolve().parent
+        ]
+        together = _recorded_together(path, found, siblings)
+        if together[0] == path:  # the first file of a recording stands for all
+            opened.append(_open(together, found, options))
     return opened
 
 
@@ -93,8 +94,28 @@ def trace_facts(reader: OpenedInput) -> dict[str, object]:
     return recorded_facts(reader, extra=reader.facts())
 
 
-def _is_sibling_csv(other: Path, kind: Format, path: Path) -> bool:
-    return kind == "rank-csv" and other.is_file() and other.resolve().parent == path.resolve().parent
+def _recorded_together(path: Path, found: Format, siblings: Sequence[Path]) -> Sequence[Path]:
+    """Return the files of the recording that a file belongs to, out of those given from its folder."""
+    if path.is_dir():
+        return [path]
+    if found == "rank-csv":
+        return siblings
+    if found == "sglang-pt":
+        from profiler.readers.sglang_pt import group_recordings
+
+        return next(group for group in group_recordings(siblings) if path in group)
+    return [path]
+
+
+def _open(files: Sequence[Path], found: Format, options: ReadOptions) -> OpenedInput:
+    first, *more = files
+    if found == "rank-csv" and first.is_file():
+        return open_rank_csvs(files, options, name=first.resolve().parent.name if more else first.name)
+    if more:
+        from profiler.readers.sglang_pt import open_rank_files, recording_name
+
+        return open_rank_files(files, options, name=recording_name(files))
+    return _OPENERS[found](first, options)
 
 
 def _format_of(path: Path) -> Format:

@@ -47,7 +47,7 @@ def open_sglang_pt(path: Path, options: ReadOptions) -> SglangReader:
         The layout changed while recording.
     """
     if not path.is_dir():
-        return _open_recording([path], options, name=path.name)
+        return open_rank_files([path], options, name=path.name)
     recordings = group_recordings(
         file for file in path.iterdir() if file.suffix in (".pt", ".pth") and not file.name.startswith(".")
     )
@@ -55,8 +55,10 @@ def open_sglang_pt(path: Path, options: ReadOptions) -> SglangReader:
         raise UnknownFormat(f"the folder {path} holds no .pt file.")
     name = path.resolve().name  # the path may be "."
     if len(recordings) == 1:
-        return _open_recording(recordings[0], options, name=name)
-    return SglangFolderReader(name, [_open_recording(files, options, name=_name_of(files)) for files in recordings])
+        return open_rank_files(recordings[0], options, name=name)
+    return SglangFolderReader(
+        name, [open_rank_files(files, options, name=recording_name(files)) for files in recordings]
+    )
 
 
 def group_recordings(paths: Iterable[Path]) -> list[tuple[Path, ...]]:
@@ -89,12 +91,12 @@ def group_recordings(paths: Iterable[Path]) -> list[tuple[Path, ...]]:
     return single + [tuple(by_rank[rank] for rank in sorted(by_rank)) for by_rank in recordings]
 
 
-def _name_of(files: Sequence[Path]) -> str:
+def recording_name(files: Sequence[Path]) -> str:
     match = RANK_FILE.fullmatch(files[0].name)
     return files[0].name if match is None else f"expert_distribution_recorder_{match['time']}"
 
 
-def _open_recording(files: Sequence[Path], options: ReadOptions, *, name: str) -> RecordingReader:
+def open_rank_files(files: Sequence[Path], options: ReadOptions, *, name: str) -> RecordingReader:
     loaded = load_pt(files[0])
     kind = _kind(loaded, files[0])
     if kind == "stat":

@@ -171,3 +171,12 @@ def test_inputs_of_different_models_are_opened_but_not_added_up(tmp_path: Path) 
 def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match="at least 1"):
         ReadOptions(**options)
+
+
+def test_rank_dumps_given_one_by_one_are_one_recording() -> None:
+    folder = DATA / "sglang" / "per_token"
+    files = sorted(folder.glob("*.pt"), reverse=True)
+    (one_by_one,) = open_inputs(files, OPTIONS)
+    (together,) = open_inputs([folder], OPTIONS)
+    assert one_by_one.facts() == together.facts()
+    assert {notice.code for notice in one_by_one.notices} == {notice.code for notice in together.notices}
