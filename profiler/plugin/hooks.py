@@ -6,6 +6,7 @@ SGLang only logs a hook whose target it cannot find, so every process checks its
 from __future__ import annotations
 
 import logging
+import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,10 @@ from profiler.plugin.routes import add_routes
 from profiler.plugin.versions import installed_engine
 
 logger = logging.getLogger(__name__)
+
+DEMAND_VARIABLE = "MOEPLAN_PLUGIN_DEMAND"
+"""Set to 0 to leave demand out altogether: otherwise captured CUDA graphs hold one small copy per MoE layer, also
+while nothing is recorded."""
 
 HTTP_SERVER_MODULE = "sglang.srt.entrypoints.http_server"
 
@@ -65,6 +70,9 @@ class EnginePlugin:
             Hook("sglang.srt.model_executor.model_runner.ModelRunner.forward", "AROUND", self._forward, ("demand",)),
             Hook("sglang.srt.layers.moe.topk.capture_routed_experts_if_allowed", "AROUND", self._capture, ("demand",)),
         ]
+        self._without_demand = os.environ.get(DEMAND_VARIABLE) == "0"
+        if self._without_demand:
+            self.hooks = [hook for hook in self.hooks if hook.parts != ("demand",)]
         if backport_0516.is_backported(version):
             self.hooks += [Hook(target, "AROUND", hook, ("push",)) for target, hook in backport_0516.targets().items()]
 
@@ -78,6 +86,8 @@ class EnginePlugin:
     def missing(self) -> dict[str, str]:
         """Return, for parts whose hooks are not all in place in this process, which one is missing."""
         missing: dict[str, str] = {}
+        if self._without_demand:
+            missing["demand"] = f"the engine was started with {DEMAND_VARIABLE}=0."
         for hook in self.hooks:
             if not is_in_place(hook):
                 for part in hook.parts:

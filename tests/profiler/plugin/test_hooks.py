@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from profiler.plugin.hooks import Hook, is_in_place
+from profiler.plugin import hooks
+from profiler.plugin.hooks import DEMAND_VARIABLE, EnginePlugin, Hook, is_in_place
+from profiler.plugin.versions import EngineVersion
 
 
 def hooked(original: Callable[..., Any], hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,3 +57,26 @@ def test_hook_that_was_not_applied_is_missing(module: types.ModuleType) -> None:
 @pytest.mark.parametrize("path", ["fake_engine.gone", "no_such_engine.target"])
 def test_target_that_is_gone_is_missing(module: types.ModuleType, path: str) -> None:
     assert not is_in_place(Hook(path, "AROUND", ours, ()))
+
+
+def targets(monkeypatch: pytest.MonkeyPatch, version: str, *, demand: str) -> set[str]:
+    monkeypatch.setattr(hooks, "installed_engine", lambda: EngineVersion.parse(version))
+    monkeypatch.setenv(DEMAND_VARIABLE, demand)
+    plugin = EnginePlugin()
+    assert ("demand" in plugin.missing()) is True, "nothing is hooked in this process"
+    return {hook.target.removeprefix("sglang.srt.") for hook in plugin.hooks}
+
+
+def test_only_the_version_that_needs_it_gets_the_backport(monkeypatch: pytest.MonkeyPatch) -> None:
+    newest, oldest = (targets(monkeypatch, version, demand="1") for version in ("0.5.23", "0.5.16"))
+    assert newest < oldest
+    assert {target.partition(".")[0] for target in oldest - newest} == {"layers", "eplb"}
+    assert targets(monkeypatch, "0.5.17", demand="1") == newest, "never tested there, so never installed there"
+
+
+def test_demand_can_be_left_out_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_demand, without = (targets(monkeypatch, "0.5.23", demand=value) for value in ("1", "0"))
+    assert with_demand - without == {
+        "model_executor.model_runner.ModelRunner.forward",
+        "layers.moe.topk.capture_routed_experts_if_allowed",
+    }
