@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from placement.demand import Demand
 from placement.errors import BadModelConfig, BadTopology
@@ -83,12 +84,15 @@ def load_demand(
     window_by: str,
     sources: str,
     holdout: float | None = None,
+    phase: Literal["prefill", "decode"] | None = None,
 ) -> LoadedDemand:
     """Read every input, refuse what must not be planned from, and add it up by window."""
     readers = open_inputs(paths, options)
     for reader in readers:
         reader.require_complete()
-    result = build_demand(readers, window_by=WindowBy.parse(window_by), gpus=gpus, sources=sources, holdout=holdout)
+    result = build_demand(
+        readers, window_by=WindowBy.parse(window_by), gpus=gpus, sources=sources, holdout=holdout, phase=phase
+    )
     return LoadedDemand(
         demand=result.demand,
         holdout=result.holdout_demand,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from api.loading import LoadedDemand, load_demand, read_topology
 from api.slots_option import check_draft, live_gpu_count, require_live_slots, slots_from_options
@@ -41,6 +42,7 @@ class PlanRequest:
     dispatch: Dispatch = Dispatch.NEAREST_DYNAMIC
     window_by: str = "file"
     sources: str = "auto"
+    phase: Literal["prefill", "decode"] | None = None
     holdout: float | None = None
     test: tuple[Path, ...] = ()
     current: Path | None = None
@@ -91,24 +93,54 @@ def plan_from_files(
     CodedError
         Any of the packages' errors; nothing was written.
     """
-    gpus = live_gpu_count(request.live_gpus, gpus=request.gpus)
-    nodes = request.nodes if gpus == request.gpus else 1
-    topology, notices = read_topology(request.topology_file, gpus=gpus, nodes=nodes)
-    loaded = load_demand(
-        paths, read, gpus=gpus, window_by=request.window_by, sources=request.sources, holdout=request.holdout
-    )
-    judged_on = loaded.holdout
-    if request.test:
-        tested = load_demand(request.test, read, gpus=gpus, window_by=request.window_by, sources=request.sources)
-        judged_on = tested.demand
-        notices = [*notices, *tested.notices]
-    problem = _problem(request, loaded, topology)
-    problem, solution = solve_problem(
+    problem, setting = _prepare(paths, read, request)
+    return _plan(problem, setting, request, progress=progress)
+
+
+def plans_by_window(
+    paths: Sequence[Path],
+    read: ReadOptions,
+    request: PlanRequest,
+    *,
+    progress: Callable[[float], None] | None = None,
+) -> dict[str, Plan]:
+    """Read recordings once and plan every window (phase, task, time slice) for itself; plans by window name."""
+    problem, setting = _prepare(paths, read, request)
+    names = problem.demand.window_names
+    plans = {}
+    for index, name in enumerate(names):
+        alone = replace(problem, demand=problem.demand.pick_windows([index]))
+        part = _part_of(progress, start=index / len(names), share=1 / len(names))
+        plans[name] = _plan(alone, setting, request, progress=part)
+    return plans
+
+
+def _part_of(progress: Callable[[float], None] | None, *, start: float, share: float) -> Callable[[float], None] | None:
+    return None if progress is None else lambda done: progress(start + share * done)
+
+
+def _plan(
+    problem: Problem, setting: Setting, request: PlanRequest, *, progress: Callable[[float], None] | None
+) -> Plan:
+    solved, solution = solve_problem(
         problem,
         effort=Effort(seed=request.seed, time_limit_s=request.time_limit_s, threads=request.threads),
         fit_to=_target(request) if request.fit else None,
         progress=progress,
     )
+    return make_plan(solved, solution, setting)
+
+
+def _prepare(paths: Sequence[Path], read: ReadOptions, request: PlanRequest) -> tuple[Problem, Setting]:
+    gpus = live_gpu_count(request.live_gpus, gpus=request.gpus)
+    nodes = request.nodes if gpus == request.gpus else 1
+    topology, notices = read_topology(request.topology_file, gpus=gpus, nodes=nodes)
+    loaded = _load(paths, read, request, gpus=gpus, holdout=request.holdout)
+    judged_on = loaded.holdout
+    if request.test:
+        tested = _load(request.test, read, request, gpus=gpus)
+        judged_on = tested.demand
+        notices = [*notices, *tested.notices]
     setting = Setting(
         model=_model(loaded, read),
         inputs=tuple(PlanInput(name=each["name"], sha256=each["sha256"]) for each in loaded.inputs),
@@ -119,7 +151,21 @@ def plan_from_files(
         expert_bytes=request.expert_bytes,
         notices=(*notices, *loaded.notices, *_live_notice(request, gpus)),
     )
-    return make_plan(problem, solution, setting)
+    return _problem(request, loaded, topology), setting
+
+
+def _load(
+    paths: Sequence[Path], read: ReadOptions, request: PlanRequest, *, gpus: int, holdout: float | None = None
+) -> LoadedDemand:
+    return load_demand(
+        paths,
+        read,
+        gpus=gpus,
+        window_by=request.window_by,
+        sources=request.sources,
+        holdout=holdout,
+        phase=request.phase,
+    )
 
 
 def _problem(request: PlanRequest, loaded: LoadedDemand, topology: Topology) -> Problem:

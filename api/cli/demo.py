@@ -10,7 +10,7 @@ from rich.table import Table
 
 from api.cli import options as cli
 from api.cli.output import number, print_table
-from api.cli.plan_commands import print_plan
+from api.cli.plan_output import print_plan
 
 
 def demo(

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from api.cli import options as cli
 from api.cli.exit_codes import TARGET_MISSED
-from api.cli.output import metrics_table, number, print_json, print_notices, print_table, progress_bar, windows_table
+from api.cli.output import metrics_table, print_json, print_notices, print_table, progress_bar, windows_table
+from api.cli.plan_output import print_plan
 from api.loading import load_demand, read_options, read_topology
-from api.planning import PlanRequest, plan_from_files
-from placement.comparison import OURS
+from api.planning import PlanRequest, plan_from_files, plans_by_window
 from placement.dispatch import Dispatch
-from placement.plan import Plan
 from placement.problem import LocalScope, Objective
 from placement.score import score
 from placement.solution import Status
@@ -48,6 +48,12 @@ DraftExperts = Annotated[int | None, typer.Option(help="Experts of the draft mod
 DraftRedundant = Annotated[
     int | None, typer.Option(help="Redundant slots of the draft model (default: the target's).", show_default=False)
 ]
+Phase = Annotated[
+    Literal["prefill", "decode"] | None, typer.Option(help="Use only this phase's traffic.", show_default=False)
+]
+PerWindow = Annotated[
+    bool, typer.Option("--per-window", help="A plan for every window (phase, task, time slice): OUT.<window>.json.")
+]
 LiveGpus = Annotated[
     str | None, typer.Option(help="Plan for the GPUs left after failures, like 0,1,3.", show_default=False)
 ]
@@ -69,6 +75,7 @@ def plan(
     dispatch: Dispatch = Dispatch.NEAREST_DYNAMIC,
     window_by: cli.WindowByText = "file",
     sources: cli.SourcesMode = "auto",
+    phase: Phase = None,
     holdout: Holdout = None,
     current: Current = None,
     capacity_factor: cli.CapacityFactor = 1.25,
@@ -77,6 +84,7 @@ def plan(
     draft_experts: DraftExperts = None,
     draft_redundant: DraftRedundant = None,
     live_gpus: LiveGpus = None,
+    per_window: PerWindow = False,
     model: cli.ModelConfig = None,
     experts: cli.Experts = None,
     ranks: cli.Ranks = None,
@@ -102,6 +110,7 @@ def plan(
         dispatch=dispatch,
         window_by=window_by,
         sources=sources,
+        phase=phase,
         holdout=holdout,
         current=current,
         capacity_factor=capacity_factor,
@@ -116,15 +125,32 @@ def plan(
     )
     read = read_options(model=model, experts=experts, ranks=ranks, allow_partial=allow_partial, map_history=map_history)
     with progress_bar("planning") as advance:
-        made = plan_from_files(inputs, read, request, progress=advance)
-    write_plan(made, out)
+        if per_window:
+            by_window = plans_by_window(inputs, read, request, progress=advance)
+            made = dict(zip(_files_by_window(out, list(by_window)), by_window.values(), strict=True))
+        else:
+            made = {out: plan_from_files(inputs, read, request, progress=advance)}
+    for path, one in made.items():
+        write_plan(one, path)
     if as_json:
-        print_json(made.summary())
+        summaries = [one.summary() for one in made.values()]
+        print_json({"plans": summaries} if per_window else summaries[0])
     else:
-        print_plan(made)
-        print(f"wrote {out}")
-    if made.status is Status.TARGET_MISSED:
+        for path, one in made.items():
+            print_plan(one)
+            print(f"wrote {path}")
+    if any(one.status is Status.TARGET_MISSED for one in made.values()):
         raise typer.Exit(TARGET_MISSED)
+
+
+def _files_by_window(out: Path, windows: list[str]) -> list[Path]:
+    """Name a file per window after it; what a file name cannot hold becomes a dash, equal names get a number."""
+    files: list[Path] = []
+    for index, window in enumerate(windows):
+        name = re.sub(r"[^A-Za-z0-9_-]+", "-", window).strip("-")[:80] or "window"
+        file = out.with_name(f"{out.stem}.{name}{out.suffix}")
+        files.append(file if file not in files else out.with_name(f"{out.stem}.{name}-{index}{out.suffix}"))
+    return files
 
 
 def compare(
@@ -142,6 +168,7 @@ def compare(
     dispatch: Dispatch = Dispatch.NEAREST_DYNAMIC,
     window_by: cli.WindowByText = "file",
     sources: cli.SourcesMode = "auto",
+    phase: Phase = None,
     holdout: Holdout = None,
     test: Annotated[
         list[Path] | None, typer.Option(help="Recordings to judge on; planned on INPUT.", show_default=False)
@@ -178,6 +205,7 @@ def compare(
         dispatch=dispatch,
         window_by=window_by,
         sources=sources,
+        phase=phase,
         holdout=holdout,
         test=tuple(test or ()),
         current=current,
@@ -239,48 +267,3 @@ def evaluate(
     print_table(metrics_table({"layout": metrics}, title=title))
     print_table(windows_table(metrics))
     print_notices(warnings)
-
-
-def print_plan(plan: Plan) -> None:
-    """Print the comparison table, the bound and the windows of a plan."""
-    nodes = "1 node" if plan.topology.nodes == 1 else f"{plan.topology.nodes} nodes"
-    title = (
-        f"{plan.slots_per_gpu} slots per GPU, {plan.topology.gpus} GPUs on {nodes}, "
-        f"{plan.options.objective}, {plan.options.dispatch}, {plan.metrics.sources} sources"
-    )
-    rows = {**plan.baselines, OURS: plan.metrics}
-    print_table(metrics_table(rows, title=title))
-    judged = {name: row.holdout for name, row in rows.items() if row.holdout is not None}
-    if judged:
-        print_table(metrics_table(judged, title="judged on demand that was kept apart"))
-    if len(plan.metrics.windows) > 1:
-        print_table(windows_table(plan.metrics))
-    print(_verdict(plan))
-    print_notices([notice.to_dict() for notice in plan.notices])
-
-
-def _verdict(plan: Plan) -> str:
-    """Say in a few sentences what was reached, what is proven, and what it costs."""
-    bound = plan.bound
-    proven = [
-        f"{name} {number(value)} ({bound.relaxation[name]})"
-        for name, value in (
-            ("local_gpu", bound.local_gpu),
-            ("local_node", bound.local_node),
-            ("imbalance", bound.imbalance),
-        )
-        if value is not None
-    ]
-    gap = "" if plan.gap is None else f", gap {plan.gap:.2%}"
-    seconds = "" if plan.solve_seconds is None else f", solved in {plan.solve_seconds:.2f} s"
-    target = plan.options.local_target
-    local = "undefined" if plan.local is None else f"{plan.local:.1%}"
-    reached = plan.local is not None and plan.local >= target
-    return "\n".join(
-        (
-            f"status {plan.status}{gap}{seconds}",
-            f"proven bounds: {'; '.join(proven) or 'none'}",
-            f"local share {local}: the target of {target:.0%} is {'reached' if reached else 'missed'}",
-            f"moves {plan.moves.moved_slots} slots from the {plan.moves.before} layout",
-        )
-    )

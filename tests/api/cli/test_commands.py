@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from profiler.recordings import MIXED, recording_path
@@ -151,3 +152,29 @@ def test_the_installed_command_runs() -> None:
     wrong = subprocess.run([command, "plan", "--gpus", "x"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2
     assert "Traceback" not in wrong.stderr
+
+
+def test_a_plan_per_window_beats_one_plan_for_all_in_its_own_window(
+    moeplan: Moeplan, recording: Path, tmp_path: Path
+) -> None:
+    arguments = ["plan", recording, "--gpus", 4, "--slots-per-gpu", 10, "--window-by", "domain", "--json"]
+    ran = moeplan(*arguments, "--per-window", "--out", tmp_path / "p.json")
+    together = moeplan(*arguments, "--out", tmp_path / "all.json").json
+    plans = ran.json["plans"]
+    assert len(plans) == 16
+    assert (tmp_path / "p.python.json").exists()
+    for alone in plans:
+        (window,) = alone["metrics"]["windows"]
+        (same,) = (each for each in together["metrics"]["windows"] if each["name"] == window["name"])
+        assert window["local_gpu"] > same["local_gpu"]
+
+
+def test_window_names_cannot_lead_out_of_the_folder(moeplan: Moeplan, tmp_path: Path) -> None:
+    names = np.array(["../../etc/passwd", "/etc/passwd", "a b", "a?b"])
+    np.savez(tmp_path / "counts.npz", counts=np.arange(1, 4 * 2 * 4 + 1).reshape(4, 2, 4), window_names=names)
+    folder = tmp_path / "plans"
+    folder.mkdir()
+    ran = moeplan("plan", tmp_path / "counts.npz", "--gpus", 2, "--per-window", "--out", folder / "p.json", "--json")
+    assert ran.code == 0
+    written = sorted(path.name for path in folder.iterdir())
+    assert written == ["p.a-b-3.json", "p.a-b.json", "p.etc-passwd-1.json", "p.etc-passwd.json"]

@@ -1,0 +1,52 @@
+"""A plan on a terminal: the comparison, the windows, and what is proven."""
+
+from __future__ import annotations
+
+from api.cli.output import metrics_table, number, print_notices, print_table, windows_table
+from placement.comparison import OURS
+from placement.plan import Plan
+
+
+def print_plan(plan: Plan) -> None:
+    """Print the comparison table, the bound and the windows of a plan."""
+    nodes = "1 node" if plan.topology.nodes == 1 else f"{plan.topology.nodes} nodes"
+    title = (
+        f"{plan.slots_per_gpu} slots per GPU, {plan.topology.gpus} GPUs on {nodes}, "
+        f"{plan.options.objective}, {plan.options.dispatch}, {plan.metrics.sources} sources"
+    )
+    rows = {**plan.baselines, OURS: plan.metrics}
+    print_table(metrics_table(rows, title=title))
+    judged = {name: row.holdout for name, row in rows.items() if row.holdout is not None}
+    if judged:
+        print_table(metrics_table(judged, title="judged on demand that was kept apart"))
+    if len(plan.metrics.windows) > 1:
+        print_table(windows_table(plan.metrics))
+    print(_verdict(plan))
+    print_notices([notice.to_dict() for notice in plan.notices])
+
+
+def _verdict(plan: Plan) -> str:
+    """Say in a few sentences what was reached, what is proven, and what it costs."""
+    bound = plan.bound
+    proven = [
+        f"{name} {number(value)} ({bound.relaxation[name]})"
+        for name, value in (
+            ("local_gpu", bound.local_gpu),
+            ("local_node", bound.local_node),
+            ("imbalance", bound.imbalance),
+        )
+        if value is not None
+    ]
+    gap = "" if plan.gap is None else f", gap {plan.gap:.2%}"
+    seconds = "" if plan.solve_seconds is None else f", solved in {plan.solve_seconds:.2f} s"
+    target = plan.options.local_target
+    local = "undefined" if plan.local is None else f"{plan.local:.1%}"
+    reached = plan.local is not None and plan.local >= target
+    return "\n".join(
+        (
+            f"status {plan.status}{gap}{seconds}",
+            f"proven bounds: {'; '.join(proven) or 'none'}",
+            f"local share {local}: the target of {target:.0%} is {'reached' if reached else 'missed'}",
+            f"moves {plan.moves.moved_slots} slots from the {plan.moves.before} layout",
+        )
+    )
