@@ -1,7 +1,7 @@
 """Routed tokens of one rank: counted on the device, closed into windows, kept in a bounded ring.
 
 Nothing in here waits for the device while the engine serves: counts are added by kernels on the stream of the
-forward pass, a finished window is copied to host memory in the background, and only fetching it waits.
+forward pass, finished windows stay on the device, and only fetching them waits.
 """
 
 from __future__ import annotations
@@ -21,28 +21,8 @@ from profiler.plugin.own_rows import StepRows, own_bounds
 from profiler.plugin.rank_view import RankView
 from profiler.plugin.step_log import StepLog, empty_counts
 
-
-class HostCopy:
-    """A copy of a device tensor in host memory that arrives in the background."""
-
-    def __init__(self, tensor: Any) -> None:
-        import torch
-
-        self._arrived: Any = None
-        if not tensor.is_cuda:
-            self._host = tensor.clone()
-            return
-        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        self._host.copy_(tensor, non_blocking=True)
-        self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._arrived.record()
-
-    def numpy(self) -> npt.NDArray[np.int64]:
-        """Wait for the copy and return it."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        array: npt.NDArray[np.int64] = self._host.numpy()
-        return array
+DEVICE_RING_BYTES = 64 * 2**20
+"""Device memory that finished windows may take; larger rings go to host memory, which waits for the device."""
 
 
 @dataclass
@@ -71,7 +51,7 @@ class RankWindow:
         Own tokens by phase.
     phase_steps : list of list of int
         Steps of the window, from 0, in which this rank had tokens, by phase.
-    counts : HostCopy
+    counts : tensor
         int64 [phases, layers, experts + 1]; the last column collects padding and fused shared experts.
     """
 
@@ -83,11 +63,12 @@ class RankWindow:
     last_generation: int
     tokens: list[int]
     phase_steps: list[list[int]]
-    counts: HostCopy
+    counts: Any
 
     def counts_FLE(self) -> npt.NDArray[np.int64]:
-        """Return int64 [phases, layers, experts]."""
-        return self.counts.numpy()[:, :, :-1]
+        """Return int64 [phases, layers, experts]; waits for the device."""
+        counts_FLE: npt.NDArray[np.int64] = self.counts[:, :, :-1].cpu().numpy()
+        return counts_FLE
 
 
 class DemandRecorder:
@@ -206,7 +187,7 @@ class DemandRecorder:
             last_generation=window.last_generation,
             tokens=window.tokens,
             phase_steps=window.phase_steps,
-            counts=HostCopy(self._log.counts_FLE),
+            counts=self._kept_counts(),
         )
         self._log.counts_FLE.zero_()
         if len(self._ring) >= self._options.ring_windows:
@@ -214,6 +195,11 @@ class DemandRecorder:
             self.dropped_windows += 1
         self._ring.append(finished)
         self._window = _OpenWindow(index=window.index + 1, opened_s=self._clock())
+
+    def _kept_counts(self) -> Any:
+        counts_FLE = self._log.counts_FLE
+        ring_bytes = self._options.ring_windows * counts_FLE.numel() * counts_FLE.element_size()
+        return counts_FLE.clone() if ring_bytes <= DEVICE_RING_BYTES else counts_FLE.cpu().clone()
 
     def stop(self) -> None:
         """Finish the recording; its windows can still be fetched."""

@@ -2,9 +2,9 @@
 
 No Python runs while a graph is replayed, so what shall be known afterwards must be written by the graph itself. Each
 MoE layer copies its expert ids into a buffer (one small kernel), the first one also writes how many rows there are.
-After a step that is recorded the buffer is copied once and its row count cleared, so that a later step whose graph
-wrote nothing is not taken for this one. Buffers never move: a graph keeps writing to the one it was captured with, so
-when larger graphs need more room a second buffer joins.
+After a step that is recorded the buffer's rows are copied and its row count is cleared, so that a later step whose
+graph wrote nothing is not taken for this one. Buffers never move: a graph keeps writing to the one it was captured
+with, so when larger graphs need more room a second buffer joins.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any
 
 @dataclass
 class TapBuffer:
-    """Ids [layers, rows, top-k] and, in the last cell, the number of rows written, as one int32 tensor."""
+    """Expert ids int32 [layers, rows, top-k], and how many rows the graph of the last step wrote, int32 [1]."""
 
-    flat: Any
-    layers: int
-    rows: int
-    top_k: int
-    row_count: Any = field(init=False)
+    ids_LRK: Any
+    row_count: Any
 
-    def __post_init__(self) -> None:
-        self.row_count = self.flat[-1]  # a view, made once: it is cleared in every recorded step
+    @property
+    def rows(self) -> int:
+        return int(self.ids_LRK.shape[1])
 
-    def ids_LRK(self, flat_N: Any) -> Any:
-        """Return the ids of a copy (or of several copies, [copies, ...]) of :attr:`flat`."""
-        return flat_N[..., :-1].unflatten(-1, (self.layers, self.rows, self.top_k))
+    def copied(self, rows: int) -> Any:
+        """Return the first rows' ids and, behind them, the row count as one flat tensor."""
+        import torch
+
+        return torch.cat([self.ids_LRK[:, :rows].flatten(), self.row_count])
 
 
 @dataclass
@@ -56,9 +56,8 @@ class GraphTap:
         rows = int(topk_ids_RK.shape[0])
         if self.buffers and self.buffers[-1].rows >= rows:
             return
-        cells = self.layers * rows * self.top_k + 1
-        flat = torch.zeros(cells, dtype=torch.int32, device=topk_ids_RK.device)
-        self.buffers.append(TapBuffer(flat, self.layers, rows, self.top_k))
+        empty = torch.zeros((self.layers, rows, self.top_k), dtype=torch.int32, device=topk_ids_RK.device)
+        self.buffers.append(TapBuffer(empty, torch.zeros_like(empty[0, 0, :1])))
 
     def write(self, layer: int, topk_ids_RK: Any) -> None:
         """Become part of the graph that is being captured; without room the layer stays unseen."""
@@ -70,7 +69,7 @@ class GraphTap:
             self.written_layers = sorted([*self.written_layers, layer])
         if layer == self.written_layers[0]:
             buffer.row_count.fill_(rows)
-        buffer.ids_LRK(buffer.flat)[layer, :rows].copy_(topk_ids_RK[:, : self.top_k])
+        buffer.ids_LRK[layer, :rows].copy_(topk_ids_RK[:, : self.top_k])
 
     def clear(self) -> None:
         """Forget the last step."""

@@ -148,6 +148,7 @@ class RankDemand:
         recorder = self._held()
         if self._failure:
             raise OrderRefused(f"the recording broke off: {self._failure}", code="ROUTING_NOT_SEEN")
+        wait_for_device()
         windows = [_window_json(window) for window in recorder.fetch(max_windows)]
         metadata = location_metadata()
         view = self._view

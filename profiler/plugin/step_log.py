@@ -6,6 +6,7 @@ step of a few milliseconds several per cent; a step is logged with one copy, and
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,9 @@ LOGGED_IDS = 1 << 20
 
 @dataclass
 class _GraphSteps:
-    buffer: TapBuffer
+    """Copies of a buffer's first rows, as many in every one."""
+
+    shape_LRK: tuple[int, int, int]
     layers: tuple[int, ...]
     copies: list[Any] = field(default_factory=list)
     phases: list[int] = field(default_factory=list)
@@ -44,7 +47,7 @@ class StepLog:
     counts_FLE: Any
     view: RankView
     _rows: list[tuple[int, int, Any]] = field(default_factory=list)
-    _graphs: dict[int, _GraphSteps] = field(default_factory=dict)
+    _graphs: dict[tuple[int, int, tuple[int, ...]], _GraphSteps] = field(default_factory=dict)
     _ids: int = 0
 
     def add_rows(self, phase: int, layer: int, ids_TK: Any) -> None:
@@ -54,15 +57,20 @@ class StepLog:
 
     def add_graph(self, phase: int, tokens: int, tap: GraphTap, *, layers: tuple[int, ...]) -> None:
         """Log what a replayed graph wrote for some layers."""
-        for buffer in tap.buffers:
-            steps = self._graphs.get(id(buffer))
-            if steps is None or steps.layers != layers:
-                self.count()
-                steps = self._graphs.setdefault(id(buffer), _GraphSteps(buffer, layers))
-            steps.copies.append(buffer.flat.clone())
+        for number, buffer in enumerate(tap.buffers):
+            rows = min(self._rows_needed(tokens, buffer), buffer.rows)
+            shape_LRK = (tap.layers, rows, tap.top_k)
+            steps = self._graphs.setdefault((number, rows, layers), _GraphSteps(shape_LRK, layers))
+            steps.copies.append(buffer.copied(rows))
             steps.phases.append(phase)
             steps.tokens.append(tokens)
-            self._ids += buffer.flat.numel()
+            self._ids += math.prod(shape_LRK)
+
+    def _rows_needed(self, tokens: int, buffer: TapBuffer) -> int:
+        """Return how many rows own tokens may stand in; powers of two, so that few sizes are told apart."""
+        if self.view.dp_attention and not self.view.all_to_all:
+            return buffer.rows
+        return 1 << max(tokens - 1, 0).bit_length()
 
     def end_step(self) -> None:
         """Count when enough was logged."""
@@ -99,11 +107,11 @@ class StepLog:
 
         _phases, layers, columns = self.counts_FLE.shape
         flat_NC = torch.stack(steps.copies)
-        ids_NLRK = steps.buffer.ids_LRK(flat_NC)
+        ids_NLRK = flat_NC[:, :-1].reshape(-1, *steps.shape_LRK)
         rows_N = flat_NC[:, -1].to(torch.int64)
         start, end = own_bounds(self.view, self._on_device(steps.tokens), rows=rows_N, padded_tokens=None)
         start_N, end_N = torch.zeros_like(rows_N) + start, torch.minimum(end, rows_N)
-        row_R = torch.arange(steps.buffer.rows, device=flat_NC.device)
+        row_R = torch.arange(steps.shape_LRK[1], device=flat_NC.device)
         own_NR = (row_R >= start_N[:, None]) & (row_R < end_N[:, None])
         counted = np.isin(np.arange(layers), steps.layers)
         first_NL = [[(phase * layers + layer) * columns for layer in range(layers)] for phase in steps.phases]

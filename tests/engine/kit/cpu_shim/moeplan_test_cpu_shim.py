@@ -10,12 +10,13 @@ _stripped = threading.local()
 
 
 def _without_dispatch_info(original, *args, **kwargs):
-    """0.5.16's native router refuses dispatch info; keep it for after the router (see _map_to_slots)."""
+    """0.5.16's native router refuses dispatch info and padding; keep them for after it (see _map_to_slots)."""
     _stripped.info = kwargs.pop("expert_location_dispatch_info", None)
+    _stripped.real_rows = kwargs.pop("num_token_non_padded", None)
     try:
         return original(*args, **kwargs)
     finally:
-        _stripped.info = None
+        _stripped.info = _stripped.real_rows = None
 
 
 def _map_to_slots(original, *args, **kwargs):
@@ -25,6 +26,8 @@ def _map_to_slots(original, *args, **kwargs):
         from sglang.srt.eplb.expert_location_dispatch import topk_ids_logical_to_physical
 
         topk_ids = recorder_ids = topk_ids_logical_to_physical(topk_ids, _stripped.info)
+    if getattr(_stripped, "real_rows", None) is not None:
+        topk_ids[int(_stripped.real_rows) :] = -1
     return topk_ids, topk_weights, recorder_ids
 
 
