@@ -1,0 +1,20 @@
+"""Where experts should live: ``solve`` for given slots, ``fit`` for the fewest slots that reach a local share.
+
+How a plan is made (one file per step):
+
+1. ``instance``: the problem's MoE layers as numbers: loads in units of the mean, weights, worth of hosting.
+2. ``starts``: layouts from replica counts or from the hosts of the locality bound.
+3. ``local_search``: swaps and replacements of replicas, all layers at once (``goal``, ``placing``, ``swaps``,
+   ``replicas``); ``batches`` is the seam for whatever runs it.
+4. ``generation``: layouts found at several prices for imbalance are columns of a master (``model.columns``), whose
+   duals are the next prices; at the end every layer takes one column.
+5. ``refine``, ``exact_stage``: CP-SAT on small layers (``model``), for better columns and for proofs.
+6. ``staying``, ``sticky``: as few moves from the running layout as possible; ``proofs``: what is proven.
+"""
+
+from __future__ import annotations
+
+from placement.solver.fit import fit
+from placement.solver.solve import solve
+
+__all__ = ["fit", "solve"]

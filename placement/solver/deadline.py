@@ -1,0 +1,25 @@
+"""A point in time after which the search hands back what it has."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """``time.monotonic()`` value, or infinity for none."""
+
+    at_s: float = float("inf")
+
+    @classmethod
+    def after(cls, limit_s: float | None) -> Deadline:
+        return cls() if limit_s is None else cls(time.monotonic() + limit_s)
+
+    @property
+    def passed(self) -> bool:
+        return time.monotonic() >= self.at_s
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self.at_s - time.monotonic())
