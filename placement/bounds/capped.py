@@ -17,6 +17,9 @@ ROUNDING = 1e-9
 """Bounds are weakened by this part of them: far above what float64 loses in the sums of the dual."""
 
 FEWEST_ROUNDS, MOST_ROUNDS = 100, 600
+PATIENCE = 8
+"""How many times the effort the fewest rounds may take; with fewer rounds the prices say nothing yet."""
+
 CELLS_PER_SECOND = 1e8
 """Columns x (windows + 3) that one core weighs in a second, roughly: turns effort into a number of rounds, so that
 the result depends on effort alone and not on the clock."""
@@ -79,14 +82,15 @@ def capped_local_bound(
     -------
     HostSetBound or None
         None where the relaxation does not exist (``even``: nothing is local; ``nearest-static``: loads are no
-        function of host sets), says nothing, or would need more than 2^8 host sets.
+        function of host sets), says nothing, would need more than 2^8 host sets, or far more effort than given.
     """
     sets = _sets_worth_pricing(problem)
-    if sets is None or problem.dispatch is Dispatch.EVEN:
+    rounds = 0 if sets is None else _rounds(problem, sets, effort_s)
+    if sets is None or not rounds:
         return None
     cap = problem.max_imbalance if max_imbalance is None else max_imbalance
     columns = _columns(problem, sets, with_values=True)
-    point = descend(columns, cap=cap, rounds=_rounds(columns, effort_s))
+    point = descend(columns, cap=cap, rounds=rounds)
     share = min(1.0, max(0.0, point.total(cap) * (1 + ROUNDING)))
     return _bound(problem, point, share, point.dual_L, LOCAL_RELAXATION.format(dispatch=problem.dispatch, cap=cap))
 
@@ -98,10 +102,11 @@ def host_set_imbalance_bound(problem: Problem, *, effort_s: float = 1.0) -> Host
     own users send. Else it is 1, see :func:`capped_local_bound` for why, and for parameters and None.
     """
     sets = _sets_worth_pricing(problem)
-    if sets is None:
+    rounds = 0 if sets is None else _rounds(problem, sets, effort_s)
+    if sets is None or not rounds:
         return None
     columns = _columns(problem, sets, with_values=False)
-    point = descend(columns, cap=None, rounds=_rounds(columns, effort_s))
+    point = descend(columns, cap=None, rounds=rounds)
     imbalance = max(1.0, -point.total(0.0) * (1 - ROUNDING))
     return _bound(problem, point, imbalance, -point.dual_L, IMBALANCE_RELAXATION.format(dispatch=problem.dispatch))
 
@@ -148,10 +153,12 @@ def _values(demand: Demand, scope: LocalScope, sets: HostSets, layers: list[int]
     return value_LEH
 
 
-def _rounds(columns: Columns, effort_s: float) -> int:
-    windows, layers, experts, _ = columns.demand_WLES.shape
-    cells = layers * experts * len(columns.sets.hosts_HG) * (windows + 3)
-    return int(np.clip(effort_s * CELLS_PER_SECOND / cells, FEWEST_ROUNDS, MOST_ROUNDS))
+def _rounds(problem: Problem, sets: HostSets, effort_s: float) -> int:
+    """Return how many rounds the effort allows; 0 where even the fewest would take far longer."""
+    demand = problem.demand
+    cells = len(demand.moe_layers) * demand.experts * len(sets.hosts_HG) * (demand.windows + 3)
+    rounds = effort_s * CELLS_PER_SECOND / cells
+    return 0 if rounds * PATIENCE < FEWEST_ROUNDS else int(np.clip(rounds, FEWEST_ROUNDS, MOST_ROUNDS))
 
 
 def _bound(problem: Problem, point: DualPoint, value: float, value_L: Floats, relaxation: str) -> HostSetBound:

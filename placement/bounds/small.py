@@ -20,7 +20,10 @@ CELLS_PER_SECOND, LOADS_PER_SECOND, NODES_PER_SECOND, WINDOWS_AT_HALF_SPEED = 3e
 """Vectors of counts x contents tabled, contents x counts x windows, and parts searched, by one core in a second,
 roughly. They turn effort into amounts of work, so that results depend on effort alone and not on the clock."""
 
-FEWEST_NODES = 5_000
+FEWEST_NODES, ENOUGH_NODES, CELLS_PER_NODE = 2_000, 50_000, 20
+"""Parts searched at least, per layer: more where there is more to search. A search that ends proves more than another
+round of prices."""
+
 MOST_ROUNDS = 16
 FIRST_FACTOR, FASTER, SLOWER, LEAST_FACTOR = np.log(2.0), 1.2, 0.4, 0.002
 FIRST_PRICE = 0.3
@@ -239,8 +242,9 @@ def _layers(problem: Problem, effort_s: float) -> _Layers | None:
     sizes = {"experts": demand.experts, "gpus": gpus, "slots_per_gpu": problem.slots_per_gpu}
     alone = math.comb(demand.experts, problem.slots_per_gpu) * gpus**problem.slots_per_gpu
     table_s = cells(**sizes) / CELLS_PER_SECOND + alone * int(busy_W.sum()) / LOADS_PER_SECOND
+    least_nodes = min(ENOUGH_NODES, max(FEWEST_NODES, cells(**sizes) // CELLS_PER_NODE))
     nodes_per_s = NODES_PER_SECOND / (1 + demand.windows / WINDOWS_AT_HALF_SPEED)
-    rounds = min(MOST_ROUNDS, int(effort_s / (len(layers) * (table_s + FEWEST_NODES / nodes_per_s))))
+    rounds = min(MOST_ROUNDS, int(effort_s / (len(layers) * (table_s + least_nodes / nodes_per_s))))
     shape = small_shape(**sizes) if rounds else None
     if shape is None:
         return None
@@ -253,5 +257,5 @@ def _layers(problem: Problem, effort_s: float) -> _Layers | None:
         mean_WL / mean_WL.sum(axis=1, keepdims=True),
         demand.tokens_WLE[:, layers].sum(axis=0) / (demand.total_tokens * gpus),
         rounds,
-        max(FEWEST_NODES, int((effort_s / rounds / len(layers) - table_s) * nodes_per_s)),
+        max(least_nodes, int((effort_s / rounds / len(layers) - table_s) * nodes_per_s)),
     )
