@@ -6,9 +6,10 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from profiler.errors import InputNotFound, OutputNotWritable, UnreadableDump
 
@@ -61,7 +62,21 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_text(path: Path, content: str) -> None:
     """Write a whole UTF-8 text file, or leave what was there. Raises :class:`OutputNotWritable`."""
-    write_bytes(path, content.encode())
+    write_bytes(path, unicode_only(content).encode())
+
+
+def unicode_only(value: Any) -> Any:
+    """Return a JSON value whose texts are Unicode: bytes of file names that are none are written as escapes.
+
+    Python keeps such bytes as lone surrogates, which UTF-8, and other readers of JSON, do not have.
+    """
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {unicode_only(key): unicode_only(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)) and value and not isinstance(value[0], (int, float)):
+        return [unicode_only(one) for one in value]
+    return value
 
 
 def require_regular_file(path: Path) -> Path:

@@ -24,7 +24,7 @@ from placement.plan_header import PlanInput, PlannedModel, PlanOptions
 from placement.solution import Bound, Status
 from placement.topology import Topology
 from profiler.errors import PlanHashMismatch, PlanVersionUnknown
-from profiler.files import write_text
+from profiler.files import unicode_only, write_text
 from profiler.json_file import read_json
 
 Tokens = Annotated[int, Field(ge=0, le=2**62)]
@@ -89,7 +89,7 @@ def write_plan(plan: Plan, path: Path) -> None:
 
 def render_plan(plan: Plan) -> str:
     """Return the file's text: the same plan gives the same text, byte for byte."""
-    lines = [f"{json.dumps(key)}: {_render(key, value)}" for key, value in plan.to_dict().items()]
+    lines = [f"{json.dumps(key)}: {_render(key, unicode_only(value))}" for key, value in plan.to_dict().items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 

@@ -10,16 +10,17 @@ import typer
 
 from api.cli.demo import demo
 from api.cli.engine_commands import capture, push, replay, rollback
-from api.cli.exit_codes import BAD_INPUT, INTERRUPTED, exit_code_of
+from api.cli.exit_codes import BAD_INPUT, DONE, INTERRUPTED, TERMINATED, exit_code_of
 from api.cli.layout_commands import diff, export, report
+from api.cli.output import complain, survive_any_text
 from api.cli.plan_commands import compare, evaluate, plan
+from api.cli.stopping import Terminated, termination_unwinds
 from api.cli.trace_commands import app as trace
 from placement.errors import CodedError
 
 app = typer.Typer(
     name="moeplan",
     help="Plan where the experts of a Mixture-of-Experts model live, from what a live engine routes.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -29,22 +30,60 @@ for command in (plan, evaluate, compare, diff, export, report, replay, capture, 
     app.command()(command)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; every error becomes one sentence with a code on standard error."""
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; every error becomes one sentence with a code on standard error."""
+    survive_any_text()
     try:
-        app(arguments)
+        with termination_unwinds():
+            code = _invoke(list(arguments) or ["--help"])
+            sys.stdout.flush()
+            return code
     except CodedError as error:
-        print(f"{error.code}: {error.detail}", file=sys.stderr)
-        for number, remedy in enumerate(error.remedies, start=1):
-            print(f"  {number}. {remedy}", file=sys.stderr)
-        sys.exit(exit_code_of(error))
+        complain(error.code, error.detail, remedies=error.remedies)
+        return exit_code_of(error)
+    except typer.TyperException as error:
+        complain("USAGE", _usage_sentence(error))
+        return BAD_INPUT
+    except Terminated:
+        complain("TERMINATED", "stopped by a signal; every output file is whole or as it was before.")
+        return TERMINATED
     except KeyboardInterrupt:
-        print("INTERRUPTED: stopped; nothing was written.", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        complain("INTERRUPTED", "stopped; every output file is whole or as it was before.")
+        return INTERRUPTED
     except MemoryError:
-        print("OUT_OF_MEMORY: this input needs more memory than the machine gives; try fewer windows.", file=sys.stderr)
-        sys.exit(BAD_INPUT)
-    except BrokenPipeError:
-        # The reader of our output (head, less) went away; point the descriptor elsewhere so that exit is quiet.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        complain("OUT_OF_MEMORY", "this input needs more memory than the machine gives; try fewer windows.")
+        return BAD_INPUT
+    except BrokenPipeError:  # the reader of our output (head, less) has seen enough
+        _drop_standard_output()
+        return DONE
+    except OSError as error:
+        # Files are checked where they are opened; what is left is standard output, or a disk that fails while read.
+        where = f"{error.filename}: " if error.filename else ""
+        complain("SYSTEM_REFUSED", f"{where}{(error.strerror or str(error)).lower()}.")
+        _drop_standard_output()
+        return BAD_INPUT
+
+
+def _invoke(arguments: list[str]) -> int:
+    # Not app(): it ends the process itself, and prints usage errors, Ctrl-C and broken pipes its own way.
+    root = typer.main.get_command(app)
+    try:
+        with root.make_context("moeplan", arguments) as context:
+            root.invoke(context)
+    except typer.Exit as ended:
+        return ended.exit_code
+    return DONE
+
+
+def _usage_sentence(error: typer.TyperException) -> str:
+    said = " ".join(error.format_message().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "moeplan"
+    return f"{said[:1].lower()}{said[1:]}; {command} --help lists what there is."
+
+
+def _drop_standard_output() -> None:
+    """Point standard output elsewhere, so that what is left in its buffer does not fail again at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

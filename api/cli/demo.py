@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from api.cli import options as cli
-from api.cli.output import number, print_table
+from api.cli.output import TextTable, number, print_line, print_table
 from api.cli.plan_output import print_plan
 
 
@@ -21,16 +20,15 @@ def demo(
     """Record, plan, push and measure again on the replay engine, with a real recording that moeplan ships."""
     from api.demo import run_demo
 
-    result = run_demo(folder, seed=seed, say=print)
+    result = run_demo(folder, seed=seed, say=print_line)
     print_plan(result.plan)
-    table = Table(
+    table = TextTable(
         "",
         "local_gpu",
         "imbalance",
         "gpus_per_token",
         "tokens counted",
         title="dispatched token by token in the replay engine (simulated) and predicted by the ruler",
-        title_justify="left",
     )
     for name, measured in (("measured before the push", result.before), ("measured after the push", result.after)):
         table.add_row(
@@ -43,7 +41,7 @@ def demo(
     planned = result.plan.metrics
     table.add_row("predicted for the plan", number(planned.local_gpu), number(planned.imbalance), "-", "")
     print_table(table)
-    print(result.pushed.sentence())
-    print(f"trace  {result.trace_file.resolve()}")
-    print(f"plan   {result.plan_file.resolve()}")
-    print(f"report {result.report_file.resolve()}")
+    print_line(result.pushed.sentence())
+    print_line(f"trace  {result.trace_file.resolve()}")
+    print_line(f"plan   {result.plan_file.resolve()}")
+    print_line(f"report {result.report_file.resolve()}")

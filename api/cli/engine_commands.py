@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from api.cli import options as cli
-from api.cli.output import print_json, print_notices
+from api.cli.output import print_json, print_line, print_notices
 from api.loading import read_options
 from placement.notice import Notice
 from profiler.inputs import open_inputs
@@ -93,7 +93,7 @@ def capture(
     if as_json:
         print_json(result)
         return
-    print(
+    print_line(
         f"wrote {out}: {recorded.steps} steps, {recorded.tokens} tokens, {len(recorded.windows)} windows"
         f"{' (simulated)' if recorded.simulated else ''}"
     )
@@ -161,5 +161,5 @@ def _print_push(pushed: PushResult, notices: list[Notice], *, as_json: bool) -> 
     if as_json:
         print_json({**pushed.to_dict(), "warnings": warnings})
         return
-    print(pushed.sentence())
+    print_line(pushed.sentence())
     print_notices(warnings)

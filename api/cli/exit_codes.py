@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from placement.errors import CodedError, Infeasible
 
+DONE = 0
 BAD_INPUT = 2
 INFEASIBLE = 3
 TARGET_MISSED = 4
 INTERRUPTED = 130
+TERMINATED = 143
 
 
 def exit_code_of(error: CodedError) -> int:

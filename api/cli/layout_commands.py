@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from api.cli import options as cli
-from api.cli.output import print_json, print_notices, print_table
+from api.cli.output import TextTable, print_json, print_line, print_notices, print_table
 from api.loading import read_topology
 from api.report import render_report
 from placement.diff import diff as diff_layouts
@@ -43,7 +42,7 @@ def diff(
     if as_json:
         print_json({**difference.to_dict(), "warnings": warnings})
         return
-    table = Table("gpu", "received", "sent", title=f"{layout_a.name} -> {layout_b.name}", title_justify="left")
+    table = TextTable("gpu", "received", "sent", title=f"{layout_a.name} -> {layout_b.name}")
     for gpu, (received, sent) in enumerate(zip(difference.received_G, difference.sent_G, strict=True)):
         table.add_row(str(gpu), str(received), str(sent))
     print_table(table)
@@ -59,7 +58,7 @@ def export(
 ) -> None:
     """Write a plan's layout as the file that an engine loads at start."""
     export_layout(read_plan(plan).layout, format=format, out=out)
-    print(f"wrote {out}")
+    print_line(f"wrote {out}")
 
 
 def report(
@@ -68,4 +67,4 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a plan."""
     write_text(out, render_report(read_plan(plan)))
-    print(f"wrote {out}")
+    print_line(f"wrote {out}")

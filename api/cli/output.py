@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import Progress
 from rich.table import Table
 
@@ -26,27 +27,79 @@ METRIC_COLUMNS = (
 )
 
 
+LONGEST_COMPLAINT = 1000
+"""Characters of an error's sentence; an option's value can be of any length."""
+
+
+class TextTable(Table):
+    """A table of plain text: what recordings and file names hold can neither colour the terminal nor break a row."""
+
+    def __init__(self, *columns: str, title: str) -> None:
+        super().__init__(*columns, title=printable(title), title_justify="left")
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        super().add_row(*(printable(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
+def printable(text: str) -> str:
+    """Return text for a terminal: control characters, line breaks and what reorders text are written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
+
+
+def survive_any_text() -> None:
+    """Let both output streams escape what their encoding lacks instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def print_line(text: str, *, file: TextIO | None = None) -> None:
+    """Print exactly one line."""
+    print(printable(text), file=file)
+
+
+def complain(code: str, detail: str, *, remedies: Sequence[str] = ()) -> None:
+    """Print an error on standard error: its sentence, then what can be done, one a line."""
+    if len(detail) > LONGEST_COMPLAINT:
+        half = LONGEST_COMPLAINT // 2
+        detail = f"{detail[:half]} ... {detail[-half:]}"
+    print_line(f"{code}: {detail}", file=sys.stderr)
+    for number, remedy in enumerate(remedies, start=1):
+        print(f"  {number}. {printable(remedy)}", file=sys.stderr)
+
+
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object; NaN and infinity are refused rather than printed as invalid JSON."""
     json.dump(value, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
 
 
+class _QuittableConsole(Console):
+    """A console that leaves it to :func:`api.cli.app.run` to say what a reader that went away means."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # the BrokenPipeError that rich is handling
+
+
 def print_table(table: Table) -> None:
     """Print a table; piped output is wide enough not to be cut."""
-    Console(width=None if sys.stdout.isatty() else 200, markup=False, highlight=False).print(table)
+    _QuittableConsole(width=None if sys.stdout.isatty() else 200, markup=False, highlight=False).print(table)
 
 
 def print_notices(notices: Sequence[Mapping[str, str]]) -> None:
     """Print warnings on standard error, one a line."""
     for notice in notices:
-        print(f"warning {notice['code']}: {notice['detail']}", file=sys.stderr)
+        print_line(f"warning {notice['code']}: {notice['detail']}", file=sys.stderr)
 
 
 def metrics_table(rows: Mapping[str, Metrics], *, title: str, moved: Mapping[str, int] | None = None) -> Table:
     """Build the comparison table: a row per layout, the metric names of the design as columns."""
     columns = ["layout", *METRIC_COLUMNS, "worst window", *(["moved_slots"] if moved is not None else [])]
-    table = Table(*columns, title=title, title_justify="left")
+    table = TextTable(*columns, title=title)
     for name, metrics in rows.items():
         cells = [name, *(number(getattr(metrics, column)) for column in METRIC_COLUMNS)]
         worst = metrics.worst_window
@@ -59,9 +112,7 @@ def metrics_table(rows: Mapping[str, Metrics], *, title: str, moved: Mapping[str
 
 def windows_table(metrics: Metrics) -> Table:
     """Build the table of windows, the worst one marked."""
-    table = Table(
-        "window", "tokens", "local_gpu", "imbalance", "overflow_share", "", title="windows", title_justify="left"
-    )
+    table = TextTable("window", "tokens", "local_gpu", "imbalance", "overflow_share", "", title="windows")
     for window in metrics.windows:
         mark = "worst" if window.name == metrics.worst_window.name else ""
         cells = (number(window.local_gpu), number(window.imbalance), number(window.overflow_share))

@@ -10,7 +10,15 @@ import typer
 
 from api.cli import options as cli
 from api.cli.exit_codes import TARGET_MISSED
-from api.cli.output import metrics_table, print_json, print_notices, print_table, progress_bar, windows_table
+from api.cli.output import (
+    metrics_table,
+    print_json,
+    print_line,
+    print_notices,
+    print_table,
+    progress_bar,
+    windows_table,
+)
 from api.cli.plan_output import print_plan
 from api.loading import load_demand, read_options, read_topology
 from api.planning import PlanRequest, plan_from_files, plans_by_window
@@ -138,7 +146,7 @@ def plan(
     else:
         for path, one in made.items():
             print_plan(one)
-            print(f"wrote {path}")
+            print_line(f"wrote {path}")
     if any(one.status is Status.TARGET_MISSED for one in made.values()):
         raise typer.Exit(TARGET_MISSED)
 

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from api.cli import options as cli
-from api.cli.output import print_json, print_notices, print_table, progress_bar
+from api.cli.output import TextTable, print_json, print_line, print_notices, print_table, progress_bar
 from api.loading import read_options
 from profiler.inputs import open_inputs, trace_facts
 from profiler.writers.parquet import import_trace
 
-app = typer.Typer(help="Recordings: what they hold, and turning them into moeplan traces.", no_args_is_help=True)
+app = typer.Typer(help="Recordings: what they hold, and turning them into moeplan traces.")
 
 
 @app.command()
@@ -34,7 +33,7 @@ def info(
         print_json({"inputs": facts})
         return
     for reader, one in zip(readers, facts, strict=True):
-        table = Table("what", "value", title=reader.name, title_justify="left")
+        table = TextTable("what", "value", title=reader.name)
         for key, value in one.items():
             if key not in ("name", "warnings"):
                 table.add_row(key, _short(value))
@@ -65,7 +64,9 @@ def import_(
     if as_json:
         print_json({"out": str(out), **facts})
         return
-    print(f"wrote {out}: " + ", ".join(f"{key} {_short(value)}" for key, value in facts.items() if key != "warnings"))
+    print_line(
+        f"wrote {out}: " + ", ".join(f"{key} {_short(value)}" for key, value in facts.items() if key != "warnings")
+    )
     print_notices([notice.to_dict() for reader in readers for notice in reader.notices])
 
 
