@@ -26,7 +26,13 @@ Pause = Annotated[float, typer.Option("--pause", help="Seconds of serving betwee
 
 
 def replay(
-    trace: Annotated[Path, typer.Argument(help="Recorded token trace.", show_default=False)],
+    trace: Annotated[
+        Path,
+        typer.Argument(
+            help="Recording of tokens, not counts: .npz token trace, per_token .pt dump or moeplan Parquet.",
+            show_default=False,
+        ),
+    ],
     gpus: cli.Gpus,
     slots_per_gpu: Annotated[int, typer.Option(help="Slots per GPU.", show_default=False)],
     port: Annotated[int, typer.Option(help="Port on the loopback; 0 takes a free one.")] = 0,
@@ -41,7 +47,7 @@ def replay(
     ] = None,
     speed: Annotated[
         float | None,
-        typer.Option(help="Engine steps per second; as fast as possible when left out.", show_default=False),
+        typer.Option(help="Engine steps per second; as fast as one core can when left out.", show_default=False),
     ] = None,
     seed: cli.Seed = 0,
     key: cli.EngineKey = None,
@@ -62,16 +68,22 @@ def replay(
         steps_per_s=speed,
         seed=seed,
         admin_key=key,
-        on_ready=lambda url: print(f"replay engine (simulated) on {url}", flush=True),
+        on_ready=lambda url: print(f"replay engine (simulated) on {url}; Ctrl-C stops it", flush=True),
     )
 
 
 def capture(
     engine: cli.Url,
     out: Annotated[Path, typer.Option(help="moeplan trace to write (.parquet).", show_default=False)],
-    seconds: Annotated[float | None, typer.Option(help="Seconds to record.", show_default=False)] = None,
-    steps: Annotated[int | None, typer.Option(help="Engine steps to record.", show_default=False)] = None,
-    window_steps: Annotated[int | None, typer.Option(help="Engine steps per window.", show_default=False)] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Seconds to record; give this or --steps.", show_default=False)
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Engine steps to record; give this or --seconds.", show_default=False)
+    ] = None,
+    window_steps: Annotated[
+        int | None, typer.Option(help="Engine steps per window (default: 100).", show_default=False)
+    ] = None,
     key: cli.EngineKey = None,
     as_json: cli.Json = False,
 ) -> None:
@@ -94,7 +106,8 @@ def capture(
         print_json(result)
         return
     print_line(
-        f"wrote {out}: {recorded.steps} steps, {recorded.tokens} tokens, {len(recorded.windows)} windows"
+        f"wrote {out}: {recorded.steps} steps, {recorded.tokens} tokens, "
+        f"{len(recorded.windows)} window{'' if len(recorded.windows) == 1 else 's'}"
         f"{' (simulated)' if recorded.simulated else ''}"
     )
     print_notices([notice.to_dict() for notice in recorded.notices])
@@ -104,7 +117,10 @@ def push(
     layout: Annotated[Path, typer.Argument(help="moeplan plan or SGLang JSON layout.", show_default=False)],
     engine: cli.Url,
     expected_hash: Annotated[
-        str | None, typer.Option(help="Push only if the engine runs this layout.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Hash of the layout that the engine must run now; else nothing is pushed.", show_default=False
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Ask what would move; nothing moves.")] = False,
     layers_per_chunk: LayersPerChunk = None,

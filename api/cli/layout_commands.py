@@ -21,15 +21,19 @@ PlanFile = Annotated[Path, typer.Argument(help="Plan written by moeplan plan.", 
 
 def diff(
     layout_a: Annotated[Path, typer.Argument(help="Layout before: moeplan plan or SGLang JSON.", show_default=False)],
-    layout_b: Annotated[Path, typer.Argument(help="Layout after.", show_default=False)],
+    layout_b: Annotated[Path, typer.Argument(help="Layout after: moeplan plan or SGLang JSON.", show_default=False)],
     gpus: cli.Gpus,
     nodes: cli.Nodes = 1,
     experts: cli.Experts = None,
     expert_bytes: Annotated[
-        int | None, typer.Option(help="Bytes of one expert's weights in one layer.", show_default=False)
+        int | None,
+        typer.Option(help="Bytes of one expert's weights in one layer; adds the bytes moved.", show_default=False),
     ] = None,
     relabel_gpus: Annotated[
-        bool, typer.Option("--relabel-gpus", help="Also find the renumbering of GPUs that moves least.")
+        bool,
+        typer.Option(
+            "--relabel-gpus", help="Count the moves after the renumbering of GPUs that moves least; --json says which."
+        ),
     ] = False,
     as_json: cli.Json = False,
 ) -> None:
@@ -42,7 +46,7 @@ def diff(
     if as_json:
         print_json({**difference.to_dict(), "warnings": warnings})
         return
-    table = TextTable("gpu", "received", "sent", title=f"{layout_a.name} -> {layout_b.name}")
+    table = TextTable("gpu", "slots received", "slots sent", title=f"{layout_a.name} -> {layout_b.name}")
     for gpu, (received, sent) in enumerate(zip(difference.received_G, difference.sent_G, strict=True)):
         table.add_row(str(gpu), str(received), str(sent))
     print_table(table)
@@ -54,7 +58,7 @@ def diff(
 def export(
     plan: PlanFile,
     out: Annotated[Path, typer.Option(help="File to write.", show_default=False)],
-    format: Annotated[str, typer.Option("--format", help="The engine's format.")] = "sglang",
+    format: Annotated[str, typer.Option("--format", help="The engine's format; there is sglang.")] = "sglang",
 ) -> None:
     """Write a plan's layout as the file that an engine loads at start."""
     export_layout(read_plan(plan).layout, format=format, out=out)

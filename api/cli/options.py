@@ -20,14 +20,27 @@ Gpus = Annotated[int, typer.Option(help="Number of GPUs (EP ranks).", show_defau
 Nodes = Annotated[int, typer.Option(help="Number of nodes the GPUs are spread over.")]
 TopologyFile = Annotated[
     Path | None,
-    typer.Option("--topology", help="JSON matrix of link costs between ranks; replaces --nodes.", show_default=False),
+    typer.Option(
+        "--topology",
+        help="JSON file: square matrix, the cost of the link from rank to rank; replaces --nodes.",
+        show_default=False,
+    ),
 ]
 WindowByText = Annotated[
-    str, typer.Option("--window-by", help="Windows: file (as recorded), domain, steps:N, seconds:N or none (added up).")
+    str,
+    typer.Option(
+        "--window-by",
+        help="How traffic is cut into windows; the limit on imbalance holds in every one. "
+        "file (as recorded), domain, steps:N, seconds:N or none (added up).",
+    ),
 ]
 SourcesMode = Annotated[
     str,
-    typer.Option("--sources", help="auto uses measured home GPUs where the recording has them; uniform forgets them."),
+    typer.Option(
+        "--sources",
+        help="Where tokens live: auto takes the recorded home GPUs where they fit --gpus; "
+        "uniform spreads tokens evenly over all GPUs.",
+    ),
 ]
 ModelConfig = Annotated[
     Path | None,
@@ -51,7 +64,10 @@ MapHistory = Annotated[
     ),
 ]
 CapacityFactor = Annotated[
-    float, typer.Option(help="A GPU's capacity, as a multiple of the mean GPU load, for the overflow figures.")
+    float,
+    typer.Option(
+        help="A GPU's capacity, as a multiple of the mean GPU load; only for overflow_share, rerouted and dropped."
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of everything random; equal seeds give equal plans.")]
 Url = Annotated[str, typer.Option("--engine", help="URL of the engine.", show_default=False)]

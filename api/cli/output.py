@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
 from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 
 from placement.metrics import Metrics
 
@@ -35,7 +35,10 @@ class TextTable(Table):
     """A table of plain text: what recordings and file names hold can neither colour the terminal nor break a row."""
 
     def __init__(self, *columns: str, title: str) -> None:
-        super().__init__(*columns, title=printable(title), title_justify="left")
+        # On a narrow terminal names and figures are folded: cut short, nobody could tell local_gpu from local_node.
+        super().__init__(
+            *(Column(name, overflow="fold") for name in columns), title=printable(title), title_justify="left"
+        )
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         super().add_row(*(printable(cell) if isinstance(cell, str) else cell for cell in cells), **options)
@@ -112,7 +115,7 @@ def metrics_table(rows: Mapping[str, Metrics], *, title: str, moved: Mapping[str
 
 def windows_table(metrics: Metrics) -> Table:
     """Build the table of windows, the worst one marked."""
-    table = TextTable("window", "tokens", "local_gpu", "imbalance", "overflow_share", "", title="windows")
+    table = TextTable("window", "routed_tokens", "local_gpu", "imbalance", "overflow_share", "", title="windows")
     for window in metrics.windows:
         mark = "worst" if window.name == metrics.worst_window.name else ""
         cells = (number(window.local_gpu), number(window.imbalance), number(window.overflow_share))

@@ -29,32 +29,84 @@ from placement.solution import Status
 from profiler.formats import read_layout
 from profiler.plan_file import write_plan
 
-SlotsPerGpu = Annotated[int | None, typer.Option(help="Slots per GPU.", show_default=False)]
+Scope = Annotated[LocalScope, typer.Option(help="Where a token counts as local: on its home GPU or its home node.")]
+ObjectiveName = Annotated[
+    Objective,
+    typer.Option(help="locality: most local share under --max-imbalance. balance: smallest worst-window imbalance."),
+]
+DispatchRule = Annotated[
+    Dispatch,
+    typer.Option(
+        help="How the engine picks a replica. nearest-dynamic, nearest-static: --ep-dispatch-algorithm with an "
+        "all-to-all backend; even: without one."
+    ),
+]
+SlotsPerGpu = Annotated[
+    int | None,
+    typer.Option(
+        help="Slots per GPU in every layer; without it, --redundant and --fit: as few as hold all experts.",
+        show_default=False,
+    ),
+]
 Redundant = Annotated[
-    int | None, typer.Option(help="Redundant slots in all (SGLang's --ep-num-redundant-experts).", show_default=False)
+    int | None,
+    typer.Option(
+        help="Redundant slots of a layer, over all GPUs (SGLang's --ep-num-redundant-experts).", show_default=False
+    ),
 ]
-Fit = Annotated[bool, typer.Option("--fit", help="Find the fewest slots per GPU that reach the local target.")]
+Fit = Annotated[bool, typer.Option("--fit", help="Find the fewest slots per GPU that reach --local-target.")]
 LocalTarget = Annotated[
-    float | None, typer.Option(help="Wanted local share, 0..1; missed: exit code 4.", show_default=False)
+    float | None,
+    typer.Option(
+        help="Wanted local share, above 0, up to 1. Missed: exit code 4. "
+        "Without it 0.6 is the target and missing it is no failure.",
+        show_default=False,
+    ),
 ]
-MaxImbalance = Annotated[float, typer.Option(help="Cap on the worst window's imbalance.")]
-TimeLimit = Annotated[float | None, typer.Option("--time-limit", help="Seconds for the solver.", show_default=False)]
-Threads = Annotated[int, typer.Option(help="Threads of the exact solver.")]
+MaxImbalance = Annotated[
+    float, typer.Option(help="Largest imbalance (largest GPU load / mean GPU load) that any window may have.")
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit",
+        help="Wall-clock seconds for the solver; no limit without it. Plans that it cut short can differ between runs.",
+        show_default=False,
+    ),
+]
+Threads = Annotated[int, typer.Option(help="Layers that the exact solver works on at a time.")]
 Groups = Annotated[
     int | None,
-    typer.Option("--expert-groups", help="Router groups, for the hierarchical EPLB baseline.", show_default=False),
+    typer.Option(
+        "--expert-groups",
+        help="Router groups (n_group in config.json), for the hierarchical form of the EPLB baseline.",
+        show_default=False,
+    ),
 ]
 Holdout = Annotated[
     float | None,
-    typer.Option(help="Share of the last windows (or last requests) kept apart to judge on.", show_default=False),
+    typer.Option(
+        help="Share, 0..1, of the last requests (of counts: windows) that is not planned on but judged on.",
+        show_default=False,
+    ),
 ]
-Current = Annotated[Path | None, typer.Option(help="Layout that runs now; ties go to fewer moves.", show_default=False)]
+Current = Annotated[
+    Path | None,
+    typer.Option(
+        help="Layout that runs now (plan or SGLang JSON): moves are counted from it, ties go to fewer moves.",
+        show_default=False,
+    ),
+]
 ExpertBytes = Annotated[
-    int | None, typer.Option(help="Bytes of one expert's weights, for moved_bytes.", show_default=False)
+    int | None, typer.Option(help="Bytes of one expert's weights in one layer, for moved_bytes.", show_default=False)
 ]
-DraftExperts = Annotated[int | None, typer.Option(help="Experts of the draft model.", show_default=False)]
+DraftExperts = Annotated[
+    int | None,
+    typer.Option(help="Experts of the draft (MTP) model: checks that its slots divide too.", show_default=False),
+]
 DraftRedundant = Annotated[
-    int | None, typer.Option(help="Redundant slots of the draft model (default: the target's).", show_default=False)
+    int | None,
+    typer.Option(help="Redundant slots of the draft model (default: those of the plan).", show_default=False),
 ]
 Phase = Annotated[
     Literal["prefill", "decode"] | None, typer.Option(help="Use only this phase's traffic.", show_default=False)
@@ -77,10 +129,10 @@ def plan(
     redundant: Redundant = None,
     fit: Fit = False,
     local_target: LocalTarget = None,
-    local_scope: LocalScope = LocalScope.GPU,
-    objective: Objective = Objective.LOCALITY,
+    local_scope: Scope = LocalScope.GPU,
+    objective: ObjectiveName = Objective.LOCALITY,
     max_imbalance: MaxImbalance = 1.05,
-    dispatch: Dispatch = Dispatch.NEAREST_DYNAMIC,
+    dispatch: DispatchRule = Dispatch.NEAREST_DYNAMIC,
     window_by: cli.WindowByText = "file",
     sources: cli.SourcesMode = "auto",
     phase: Phase = None,
@@ -170,16 +222,17 @@ def compare(
     redundant: Redundant = None,
     fit: Fit = False,
     local_target: LocalTarget = None,
-    local_scope: LocalScope = LocalScope.GPU,
-    objective: Objective = Objective.LOCALITY,
+    local_scope: Scope = LocalScope.GPU,
+    objective: ObjectiveName = Objective.LOCALITY,
     max_imbalance: MaxImbalance = 1.05,
-    dispatch: Dispatch = Dispatch.NEAREST_DYNAMIC,
+    dispatch: DispatchRule = Dispatch.NEAREST_DYNAMIC,
     window_by: cli.WindowByText = "file",
     sources: cli.SourcesMode = "auto",
     phase: Phase = None,
     holdout: Holdout = None,
     test: Annotated[
-        list[Path] | None, typer.Option(help="Recordings to judge on; planned on INPUT.", show_default=False)
+        list[Path] | None,
+        typer.Option(help="A recording to judge on (repeat for more); planned is on INPUTS alone.", show_default=False),
     ] = None,
     current: Current = None,
     capacity_factor: cli.CapacityFactor = 1.25,
@@ -244,7 +297,7 @@ def evaluate(
     gpus: cli.Gpus,
     nodes: cli.Nodes = 1,
     topology: cli.TopologyFile = None,
-    dispatch: Dispatch = Dispatch.NEAREST_DYNAMIC,
+    dispatch: DispatchRule = Dispatch.NEAREST_DYNAMIC,
     window_by: cli.WindowByText = "file",
     sources: cli.SourcesMode = "auto",
     capacity_factor: cli.CapacityFactor = 1.25,

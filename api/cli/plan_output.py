@@ -18,7 +18,7 @@ def print_plan(plan: Plan) -> None:
     print_table(metrics_table(rows, title=title))
     judged = {name: row.holdout for name, row in rows.items() if row.holdout is not None}
     if judged:
-        print_table(metrics_table(judged, title="judged on demand that was kept apart"))
+        print_table(metrics_table(judged, title="judged on what was not planned on (--test or --holdout)"))
     if len(plan.metrics.windows) > 1:
         print_table(windows_table(plan.metrics))
     print(_verdict(plan))
@@ -37,16 +37,20 @@ def _verdict(plan: Plan) -> str:
         )
         if value is not None
     ]
-    gap = "" if plan.gap is None else f", gap {plan.gap:.2%}"
+    gap = "" if plan.gap is None else f", gap to the bound {plan.gap:.2%}"
     seconds = "" if plan.solve_seconds is None else f", solved in {plan.solve_seconds:.2f} s"
     target = plan.options.local_target
     local = "undefined" if plan.local is None else f"{plan.local:.1%}"
     reached = plan.local is not None and plan.local >= target
+    planned_on = "" if plan.metrics.holdout is None else ", on what was planned on"
+    worst, cap = plan.metrics.worst_window.imbalance, plan.options.max_imbalance_used
+    slots = len(plan.model.moe_layers) * plan.slots_per_gpu * plan.topology.gpus
     return "\n".join(
         (
             f"status {plan.status}{gap}{seconds}",
             f"proven bounds: {'; '.join(proven) or 'none'}",
-            f"local share {local}: the target of {target:.0%} is {'reached' if reached else 'missed'}",
-            f"moves {plan.moves.moved_slots} slots from the {plan.moves.before} layout",
+            f"local share {local}: the target of {target:.0%} is {'reached' if reached else 'missed'}{planned_on}",
+            f"imbalance of the worst window {number(worst)}, limit {cap:.4g}",
+            f"moves {plan.moves.moved_slots} of {slots} slots from the {plan.moves.before} layout",
         )
     )

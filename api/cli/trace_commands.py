@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -71,5 +72,15 @@ def import_(
 
 
 def _short(value: object) -> str:
-    text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    text = _in_words(value)
     return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _in_words(value: object) -> str:
+    if value is None:
+        return "not recorded"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_in_words(each)}" for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_in_words, value))
+    return str(value)
