@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,11 +19,17 @@ from placement.plan_header import PlanInput, PlannedModel, PlanOptions, SlotsFro
 from placement.planner import Effort, Setting, make_plan, solve_problem
 from placement.problem import LocalScope, Objective, Problem
 from placement.slots import smallest_slots_per_gpu
-from placement.topology import Topology
+from placement.topology import MAX_GPUS, Topology
 from profiler.formats import read_layout
 from profiler.readers.options import ReadOptions
 
 DEFAULT_LOCAL_TARGET = 0.6
+
+MAX_SEED = 2**31 - 1
+"""CP-SAT takes 32 bits with a sign."""
+
+MAX_THREADS = 1024
+MAX_EXPERT_BYTES = 2**50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +66,22 @@ class PlanRequest:
     def __post_init__(self) -> None:
         if self.local_target is not None and not 0 < self.local_target <= 1:
             raise BadOption(f"the local target is {self.local_target}; it is a share above 0 and up to 1, like 0.6.")
-        if not self.capacity_factor > 0:
-            raise BadOption(f"the capacity factor is {self.capacity_factor}; it is a number above 0, like 1.25.")
-        if self.time_limit_s is not None and not self.time_limit_s > 0:
-            raise BadOption(f"the time limit is {self.time_limit_s} s; it is a number of seconds above 0.")
-        if self.threads < 1:
-            raise BadOption(f"{self.threads} threads were asked for; at least 1 is needed.")
-        if self.seed < 0:
-            raise BadOption(f"the seed is {self.seed}; it is a whole number of at least 0.")
+        if not 0 < self.capacity_factor <= MAX_GPUS:
+            raise BadOption(
+                f"the capacity factor is {self.capacity_factor}; it is above 0 and up to {MAX_GPUS}, like 1.25."
+            )
+        if self.time_limit_s is not None and not 0 < self.time_limit_s < math.inf:
+            raise BadOption(
+                f"the time limit is {self.time_limit_s} s; it is a number of seconds above 0; leave it out for none."
+            )
+        if not 1 <= self.threads <= MAX_THREADS:
+            raise BadOption(f"{self.threads} threads were asked for; 1 to {MAX_THREADS} can be used.")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise BadOption(f"the seed is {self.seed}; it is a whole number from 0 to {MAX_SEED}.")
+        if self.expert_groups is not None and self.expert_groups < 1:
+            raise BadOption(f"--expert-groups is {self.expert_groups}; a model has at least 1 group.")
+        if self.expert_bytes is not None and not 1 <= self.expert_bytes <= MAX_EXPERT_BYTES:
+            raise BadOption(f"--expert-bytes is {self.expert_bytes}; it is a number from 1 to {MAX_EXPERT_BYTES}.")
         if self.test and self.holdout is not None:
             raise BadOption("--holdout and --test exclude each other; give one.")
 

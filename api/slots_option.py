@@ -40,6 +40,10 @@ def slots_from_options(
 def check_draft(*, draft_experts: int | None, draft_redundant: int | None, redundant: int, gpus: int) -> None:
     """Check the draft (MTP) model: the engine gives it the target's redundant slots unless told otherwise."""
     if draft_experts is not None:
+        if draft_experts < 1:
+            raise BadOption(f"--draft-experts is {draft_experts}; a draft model has at least 1 expert.")
+        if draft_redundant is not None and draft_redundant < 0:
+            raise BadOption(f"--draft-redundant is {draft_redundant}; it is a whole number of at least 0.")
         extra = redundant if draft_redundant is None else draft_redundant
         check_draft_slots(draft_experts=draft_experts, draft_redundant=extra, gpus=gpus)
 
@@ -61,4 +65,4 @@ def require_live_slots(*, experts: int, slots_per_gpu: int | None, live: int, gp
 
 
 def _whole_numbers(parts: Sequence[str]) -> list[int]:
-    return [int(part) for part in parts if part.strip().isdigit()] if all(p.strip().isdigit() for p in parts) else []
+    return [int(part) for part in parts] if all(part.strip().isdecimal() for part in parts) else []

@@ -10,7 +10,7 @@ from placement.dispatch import Dispatch
 from placement.errors import BadOption, LayoutMismatch, SlotCountMismatch, SourceCountMismatch
 from placement.layout import Layout
 from placement.slots import check_slots_per_gpu
-from placement.topology import Topology
+from placement.topology import MAX_GPUS, Topology
 
 
 class Objective(StrEnum):
@@ -66,8 +66,11 @@ class Problem:
     def __post_init__(self) -> None:
         self.demand.require_not_empty()
         check_slots_per_gpu(experts=self.demand.experts, gpus=self.topology.gpus, slots_per_gpu=self.slots_per_gpu)
-        if not self.max_imbalance >= 1:
-            raise BadOption(f"max_imbalance is {self.max_imbalance}; the smallest possible imbalance is 1.")
+        if not 1 <= self.max_imbalance <= MAX_GPUS:
+            raise BadOption(
+                f"max_imbalance is {self.max_imbalance}; the smallest possible imbalance is 1, and {self.topology.gpus} "
+                "(everything on one GPU) limits nothing."
+            )
         sources = self.demand.tokens_WLSE.shape[2]
         if self.demand.sources == "measured" and sources != self.topology.gpus:
             raise SourceCountMismatch(

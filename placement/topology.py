@@ -14,6 +14,9 @@ import numpy.typing as npt
 from placement.errors import BadTopology, GpusNotPositive
 from placement.notice import Notice
 
+MAX_GPUS = 2**16
+"""Far above any machine, and low enough for every product with layers and experts to stay within 64 bits."""
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -36,6 +39,8 @@ class Topology:
     def __post_init__(self) -> None:
         if self.gpus < 1 or self.nodes < 1:
             raise GpusNotPositive(f"got {self.gpus} GPUs on {self.nodes} nodes; both must be at least 1.")
+        if self.gpus > MAX_GPUS:
+            raise BadTopology(f"got {self.gpus} GPUs; at most {MAX_GPUS} are planned for.")
         if self.gpus % self.nodes:
             raise BadTopology(f"{self.gpus} GPUs do not divide evenly over {self.nodes} nodes.")
 

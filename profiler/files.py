@@ -41,14 +41,14 @@ def atomic_output(path: Path) -> Iterator[Path]:
         # Not tempfile: the new file gets the permissions that the caller's umask gives any file.
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except OSError as error:
-        raise OutputNotWritable(f"{path} cannot be written: {_reason(error)}.") from error
+        raise OutputNotWritable(f"{path} cannot be written: {reason(error)}.") from error
     try:
         yield temporary
         _flush_to_disk(temporary)
         temporary.replace(target)
         _flush_to_disk(target.parent)
     except OSError as error:
-        raise OutputNotWritable(f"{path} cannot be written: {_reason(error)}.") from error
+        raise OutputNotWritable(f"{path} cannot be written: {reason(error)}.") from error
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
@@ -98,7 +98,7 @@ def require_regular_file(path: Path) -> Path:
     except FileNotFoundError as error:
         raise InputNotFound(f"{path} does not exist.") from error
     except OSError as error:
-        raise UnreadableDump(f"{path} cannot be read: {_reason(error)}.") from error
+        raise UnreadableDump(f"{path} cannot be read: {reason(error)}.") from error
 
 
 def content_hash(paths: Sequence[Path]) -> str:
@@ -136,5 +136,7 @@ def _flush_to_disk(path: Path) -> None:
         os.close(handle)
 
 
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+def reason(error: Exception) -> str:
+    """Return what the system said, without the path, which messages name themselves."""
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return said[:1].lower() + said[1:]

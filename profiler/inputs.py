@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from placement.errors import BadOption
 from profiler.errors import InputNotFound, UnknownFormat, UnreadableDump
-from profiler.files import require_regular_file
+from profiler.files import reason, require_regular_file
 from profiler.readers.json_counts import open_json_counts
 from profiler.readers.npz import open_npz
 from profiler.readers.options import ReadOptions
@@ -65,7 +65,7 @@ def open_inputs(paths: Sequence[Path], options: ReadOptions) -> list[OpenedInput
     """
     if not paths:
         raise BadOption("no input is given; one recording at least is needed.")
-    resolved = [path.resolve() for path in paths]
+    resolved = [_resolved(path) for path in paths]
     for index, path in enumerate(resolved):
         if path in resolved[:index]:
             raise BadOption(f"{paths[index]} is given twice; its traffic would count double.")
@@ -92,6 +92,13 @@ def trace_facts(reader: OpenedInput) -> dict[str, object]:
         See :func:`profiler.trace_facts.recorded_facts`.
     """
     return recorded_facts(reader, extra=reader.facts())
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links, before Python 3.13
+        raise UnreadableDump(f"{path} cannot be read: {reason(error)}.") from error
 
 
 def _recorded_together(path: Path, found: Format, siblings: Sequence[Path]) -> Sequence[Path]:
@@ -122,11 +129,11 @@ def _format_of(path: Path) -> Format:
     try:
         if path.is_dir():
             return _format_of_folder(path)
-    except PermissionError as error:
-        raise UnreadableDump(f"{path} cannot be read: permission denied.") from error
-    if path.is_symlink() and not path.exists():
-        raise InputNotFound(f"{path} points to {path.readlink()}, which does not exist.")
-    return _format_of_file(require_regular_file(path))
+        if path.is_symlink() and not path.exists():
+            raise InputNotFound(f"{path} points to {path.readlink()}, which does not exist.")
+        return _format_of_file(require_regular_file(path))
+    except OSError as error:
+        raise UnreadableDump(f"{path} cannot be read: {reason(error)}.") from error
 
 
 def _format_of_file(path: Path) -> Format:

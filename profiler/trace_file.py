@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from placement.notice import Notice
 from profiler.errors import TraceVersionUnknown, UnknownFormat, UnreadableDump
+from profiler.files import unicode_only
 from profiler.readers.counts import MAX_CELLS, MAX_EXPERTS
 from profiler.readers.layer_rows import MAX_LAYERS
 from profiler.trace import PHASE_NUMBERS, Phase, TraceHeader
@@ -28,6 +29,9 @@ from profiler.trace import PHASE_NUMBERS, Phase, TraceHeader
 FORMAT_VERSION = 1
 METADATA_KEY = b"moeplan"
 MAX_TOP_K = 1024
+MAX_WINDOWS = 2**16
+"""The column ``window`` has 16 bits."""
+
 PHASES: tuple[Phase, ...] = tuple(sorted(PHASE_NUMBERS, key=lambda phase: PHASE_NUMBERS[phase]))
 """Phases in the order of their numbers."""
 
@@ -82,7 +86,8 @@ class TraceFileHeader:
         fields = asdict(self)
         trace = fields.pop("trace")
         fields["notices"] = [notice.to_dict() for notice in self.notices]
-        return json.dumps({"format_version": FORMAT_VERSION, **trace, **fields}, ensure_ascii=False).encode()
+        document = unicode_only({"format_version": FORMAT_VERSION, **trace, **fields})
+        return json.dumps(document, ensure_ascii=False).encode()
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[bytes, bytes] | None, *, name: str) -> TraceFileHeader:

@@ -27,6 +27,9 @@ __all__ = ["DemandResult", "WindowBy", "build_demand"]
 MAX_DEMAND_BYTES = 2**30
 """More than this is thousands of windows; a plan needs tens."""
 
+MAX_WINDOWS = 4096
+"""Small models fit many windows into the bytes above, but the solver looks at every one."""
+
 
 @dataclass(frozen=True)
 class DemandResult:
@@ -245,6 +248,11 @@ class _Tally:
         if rule.kind == "none":
             windows, names = [_added_up(windows)], ("all",)
         busy = [index for index, window in enumerate(windows) if bool(window.tokens_LSE.any())] or [0]
+        if len(busy) > MAX_WINDOWS:
+            raise BadOption(
+                f"the inputs have {len(busy)} windows; at most {MAX_WINDOWS} are planned for: add them up with "
+                "--window-by none, or cut longer ones."
+            )
         notices = []
         if len(busy) < len(windows):
             notices.append(

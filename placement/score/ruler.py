@@ -15,7 +15,7 @@ from placement.layout import Layout
 from placement.metrics import LayerMetrics, Metrics, WindowMetrics
 from placement.score.overflow import overflow_of_layer
 from placement.score.served import matched_table, served_WEG, tokens_kept_W
-from placement.topology import Topology
+from placement.topology import MAX_GPUS, Topology
 
 NO_ALL_TO_ALL = (
     "dispatch is even (no all-to-all backend): every rank sees every token, so none is more at home on one GPU than "
@@ -60,11 +60,13 @@ def score(
     SourceCountMismatch
         The demand was measured for another number of source GPUs.
     BadOption
-        ``capacity_factor`` is not a finite number above 0.
+        ``capacity_factor`` is not a number above 0, or so large that nothing could overflow it.
     """
     demand.require_not_empty()
-    if not 0 < capacity_factor < math.inf:
-        raise BadOption(f"capacity_factor is {capacity_factor}; it must be a finite number above 0, 1.25 is usual.")
+    if not 0 < capacity_factor <= MAX_GPUS:
+        raise BadOption(
+            f"capacity_factor is {capacity_factor}; it must be a number above 0 and up to {MAX_GPUS}, 1.25 is usual."
+        )
     table = matched_table(layout, demand, topology, dispatch=dispatch)
     sums = _sums_WM(demand, table, capacity_factor=capacity_factor)
     windows = _windows(demand, sums)

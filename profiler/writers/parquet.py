@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from profiler.agreement import agreed_header, unique_window_names
-from profiler.errors import InputsDisagree
+from profiler.errors import BadCountShape, InputsDisagree
 from profiler.files import atomic_output
 from profiler.trace import NO_EXPERT, CountChunk, TokenChunk, TraceHeader, TraceReader
-from profiler.trace_file import METADATA_KEY, PHASES, TraceFileHeader, count_schema, token_schema
+from profiler.trace_file import MAX_WINDOWS, METADATA_KEY, PHASES, TraceFileHeader, count_schema, token_schema
 
 VALUES_PER_ROW_GROUP = 2**20
 """Routed ids or counts in a row group: few enough to stream, many enough to compress and to cost little each."""
@@ -48,7 +48,7 @@ def import_trace(
 
     Raises
     ------
-    InputsDisagree, OutputNotWritable
+    InputsDisagree, BadCountShape, OutputNotWritable
         And whatever the readers raise.
     """
     header = agreed_header(readers)
@@ -85,7 +85,13 @@ class _Windows:
         self._number: dict[tuple[int, str], int] = {}
 
     def number(self, reader: int, window: str) -> int:
-        return self._number.setdefault((reader, window or self._readers[reader].name), len(self._number))
+        number = self._number.setdefault((reader, window or self._readers[reader].name), len(self._number))
+        if number >= MAX_WINDOWS:
+            raise BadCountShape(
+                f"{self._readers[reader].name} brings the trace above {MAX_WINDOWS} windows, the most it can hold; "
+                "import into several traces."
+            )
+        return number
 
     @property
     def names(self) -> tuple[str, ...]:

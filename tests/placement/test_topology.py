@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.errors import BadTopology, GpusNotPositive
-from placement.topology import Topology, flat_or_nodes, from_cost_matrix
+from placement.topology import MAX_GPUS, Topology, flat_or_nodes, from_cost_matrix
 from tests.case_files import case, case_json
 
 
@@ -21,6 +21,13 @@ def _costs(node_of_gpu: list[int], *, inside: float, between: float) -> list[lis
         [0 if a == b else inside if node_of_gpu[a] == node_of_gpu[b] else between for b in range(len(node_of_gpu))]
         for a in range(len(node_of_gpu))
     ]
+
+
+@pytest.mark.parametrize("gpus", [MAX_GPUS + 1, 10**30])
+def test_numbers_of_gpus_that_no_array_can_have_are_refused(gpus):
+    assert Topology(MAX_GPUS).gpus == MAX_GPUS
+    with pytest.raises(BadTopology, match=str(MAX_GPUS)):
+        Topology(gpus)
 
 
 def test_ranks_of_a_node_are_neighbours():

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from placement.notice import Notice
 from profiler.errors import (
     ArchiveInflates,
+    BadCountShape,
     InputsDisagree,
     OutputNotWritable,
     TraceVersionUnknown,
@@ -366,3 +367,14 @@ def test_a_model_that_does_not_fit_is_refused(trace: Path) -> None:
     with pytest.raises(InputsDisagree, match="6 decoder layers, the model 7"):
         open_parquet(trace, ReadOptions(model=shape(7, 32, dense=1)))
     assert codes(open_parquet(trace, ReadOptions(model=shape(6, 32))).notices) == []
+
+
+def test_more_windows_than_the_file_can_number_are_refused(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_writer, "MAX_WINDOWS", 3)
+    header = TraceHeader(kind="counts", layers=1, experts=2)
+    chunks = [count_chunk([[[1, 2]]], window=f"w{number}") for number in range(4)]
+    out = scratch / "windows.parquet"
+    with pytest.raises(BadCountShape, match="above 3 windows"):
+        import_trace([ListedReader(header, chunks)], out)
+    assert not out.exists()
+    assert import_trace([ListedReader(header, chunks[:3])], out)["windows"] == ["w0", "w1", "w2"]

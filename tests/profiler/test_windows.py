@@ -36,6 +36,16 @@ def counts(*values: int, window: str = "w", layers: int = 2, **fields: Any) -> A
     return count_chunk([[values]] * layers, window=window, **fields)
 
 
+def test_more_windows_than_can_be_planned_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows_module, "MAX_WINDOWS", 3)
+    chunks = [counts(1, 2, 3, 4, window=f"w{number}") for number in range(4)]
+    with pytest.raises(BadOption, match=r"4 windows; at most 3"):
+        build_demand([ListedReader(COUNTS, chunks)], window_by=FILE, gpus=2)
+    assert build_demand([ListedReader(COUNTS, chunks[:3])], window_by=FILE, gpus=2).demand.windows == 3
+    added_up = build_demand([ListedReader(COUNTS, chunks)], window_by=WindowBy.parse("none"), gpus=2)
+    assert added_up.demand.window_names == ("all",)
+
+
 # ---------------------------------------------------------------- --window-by
 
 

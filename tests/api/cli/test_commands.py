@@ -120,7 +120,15 @@ def test_outputs_that_cannot_be_written_leave_nothing(moeplan: Moeplan, recordin
         "plan", recording, "--gpus", 4, "--out", tmp_path / "no" / "such" / "p.json", code="OUTPUT_NOT_WRITABLE"
     )
     moeplan.refused("trace", "info", tmp_path / "absent.npz", code="INPUT_NOT_FOUND")
+    moeplan.refused("trace", "info", tmp_path / ("long" * 100), code="UNREADABLE_DUMP")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loop_of_links_is_refused(moeplan: Moeplan, tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    moeplan.refused("trace", "info", loop, code="UNREADABLE_DUMP")
+    moeplan.refused("diff", loop, loop, "--gpus", 2, code="UNREADABLE_DUMP")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +140,17 @@ def test_outputs_that_cannot_be_written_leave_nothing(moeplan: Moeplan, recordin
         ("--holdout", "1.2", "BAD_OPTION"),
         ("--window-by", "weeks", "BAD_OPTION"),
         ("--seed", "-1", "BAD_OPTION"),
+        ("--seed", "2147483648", "BAD_OPTION"),
+        ("--max-imbalance", "inf", "BAD_OPTION"),
+        ("--max-imbalance", "1e308", "BAD_OPTION"),
+        ("--capacity-factor", "1e308", "BAD_OPTION"),
+        ("--time-limit", "inf", "BAD_OPTION"),
+        ("--threads", "99999999999999999999", "BAD_OPTION"),
+        ("--expert-groups", "0", "BAD_OPTION"),
+        ("--expert-bytes", "99999999999999999999", "BAD_OPTION"),
+        ("--draft-experts", "0", "BAD_OPTION"),
+        ("--gpus", "99999999999999999999", "BAD_TOPOLOGY"),
+        ("--live-gpus", "\u00b2", "BAD_OPTION"),
         ("--threads", "0", "BAD_OPTION"),
         ("--time-limit", "0", "BAD_OPTION"),
         ("--gpus", "0", "GPUS_NOT_POSITIVE"),
