@@ -14,6 +14,11 @@ from placement.solver.model.layer import Bools, LayerNumbers, LayerVariables
 
 LARGEST = 2**61
 
+INCLUSION_EFFORT = 0
+"""Presolve of OR-Tools 9.15 adds up coefficients of enforced rows in 32 bits (google/or-tools issue 5293) and may
+then drop the enforcement, and with it the best layouts, where loads pass 2^31 units. Without effort for inclusions it
+does not look at those rows."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -115,6 +120,7 @@ def _solve(model: cp_model.CpModel, layers: Sequence[LayerVariables], limits: Li
     solver.parameters.random_seed = limits.seed
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = limits.effort
+    solver.parameters.presolve_inclusion_work_limit = INCLUSION_EFFORT
     if limits.wall_s < float("inf"):
         solver.parameters.max_time_in_seconds = limits.wall_s
     status = solver.solve(model)
