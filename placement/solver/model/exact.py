@@ -39,7 +39,7 @@ class Exact:
         Best hosts, None when none were found.
     bound : float
         In the units of the model's objective: no hosts do better than this. Equal to the objective of
-        ``hosts_LEG`` when ``proven``.
+        ``hosts_LEG`` when ``proven``; infinite when nothing was found.
     proven : bool
         The search was exhausted.
     """
@@ -125,5 +125,7 @@ def _solve(model: cp_model.CpModel, layers: Sequence[LayerVariables], limits: Li
         solver.parameters.max_time_in_seconds = limits.wall_s
     status = solver.solve(model)
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    hosts_LEG = np.stack([layer.read_hosts(solver) for layer in layers]) if found else None
+    if not found:  # the solver then says 0 for its bound, whether it has proven anything or not
+        return Exact(None, float("inf"), proven=False)
+    hosts_LEG = np.stack([layer.read_hosts(solver) for layer in layers])
     return Exact(hosts_LEG, float(solver.best_objective_bound), status == cp_model.OPTIMAL)
