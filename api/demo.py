@@ -80,9 +80,7 @@ def _loop(reader: TraceReader, folder: Path, *, seed: int, say: Say) -> DemoResu
                 f"recorded {recorded.steps} steps, {recorded.tokens} tokens, {len(recorded.windows)} windows, by home "
                 f"GPU -> {trace_file}"
             )
-            request = PlanRequest(
-                gpus=GPUS, slots_per_gpu=SLOTS_PER_GPU, local_target=0.6, max_imbalance=1.1, seed=seed
-            )
+            request = PlanRequest(gpus=GPUS, slots_per_gpu=SLOTS_PER_GPU, local_target=0.6, seed=seed)
             plan = plan_from_files([trace_file], read_options(), request)
             write_plan(plan, plan_file)
             write_text(report_file, render_report(plan))

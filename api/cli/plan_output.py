@@ -5,6 +5,7 @@ from __future__ import annotations
 from api.cli.output import metrics_table, number, print_notices, print_table, windows_table
 from placement.comparison import OURS
 from placement.plan import Plan
+from placement.problem import LocalScope
 
 
 def print_plan(plan: Plan) -> None:
@@ -29,7 +30,7 @@ def _verdict(plan: Plan) -> str:
     """Say in a few sentences what was reached, what is proven, and what it costs."""
     bound = plan.bound
     proven = [
-        f"{name} {number(value)} ({bound.relaxation[name]})"
+        f"{name} {'>=' if name == 'imbalance' else '<='} {number(value)} ({bound.relaxation[name]})"
         for name, value in (
             ("local_gpu", bound.local_gpu),
             ("local_node", bound.local_node),
@@ -42,15 +43,23 @@ def _verdict(plan: Plan) -> str:
     target = plan.options.local_target
     local = "undefined" if plan.local is None else f"{plan.local:.1%}"
     reached = plan.local is not None and plan.local >= target
-    planned_on = "" if plan.metrics.holdout is None else ", on what was planned on"
+    planned_on = "" if plan.metrics.holdout is None else " on what was planned on" + _kept_apart(plan)
     worst, cap = plan.metrics.worst_window.imbalance, plan.options.max_imbalance_used
     slots = len(plan.model.moe_layers) * plan.slots_per_gpu * plan.topology.gpus
     return "\n".join(
         (
             f"status {plan.status}{gap}{seconds}",
-            f"proven bounds: {'; '.join(proven) or 'none'}",
+            *(f"proven: {each}" for each in proven),
             f"local share {local}: the target of {target:.0%} is {'reached' if reached else 'missed'}{planned_on}",
             f"imbalance of the worst window {number(worst)}, limit {cap:.4g}",
             f"moves {plan.moves.moved_slots} of {slots} slots from the {plan.moves.before} layout",
         )
     )
+
+
+def _kept_apart(plan: Plan) -> str:
+    holdout = plan.metrics.holdout
+    share = None
+    if holdout is not None:
+        share = holdout.local_node if plan.options.local_scope is LocalScope.NODE else holdout.local_gpu
+    return "" if share is None else f"; {share:.1%} on what was kept apart"

@@ -137,7 +137,7 @@ def _holdout_sentence(plan: Plan) -> tuple[str, ...]:
 def _basis_sentence(plan: Plan) -> str:
     homes = {
         "measured": "home GPUs were measured",
-        "uniform": "home GPUs are assumed uniform, since the recording does not name them",
+        "uniform": "tokens were taken as spread evenly over all GPUs (uniform sources)",
     }[plan.metrics.sources]
     return (
         f"Predicted by the dispatch model ({plan.metrics.dispatch}) from recorded traffic, not measured on an engine; "
