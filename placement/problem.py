@@ -47,6 +47,10 @@ class Problem:
         The engine's rule; plans hold for this rule only.
     current : Layout or None
         The layout that runs now: ties go to the plan that moves fewer slots away from it.
+    max_moved_slots : int or None
+        Slots that may be filled from another GPU on the way to the plan, as :func:`placement.diff.diff` counts
+        them; None for any number. Counted from ``current``, or without it from the trivial layout, with which an
+        engine starts when it is given none.
 
     Raises
     ------
@@ -62,14 +66,19 @@ class Problem:
     max_imbalance: float = 1.05
     dispatch: Dispatch = Dispatch.NEAREST_DYNAMIC
     current: Layout | None = None
+    max_moved_slots: int | None = None
 
     def __post_init__(self) -> None:
         self.demand.require_not_empty()
         check_slots_per_gpu(experts=self.demand.experts, gpus=self.topology.gpus, slots_per_gpu=self.slots_per_gpu)
         if not 1 <= self.max_imbalance <= MAX_GPUS:
             raise BadOption(
-                f"max_imbalance is {self.max_imbalance}; the smallest possible imbalance is 1, and {self.topology.gpus} "
-                "(everything on one GPU) limits nothing."
+                f"max_imbalance is {self.max_imbalance}; the smallest possible imbalance is 1, and "
+                f"{self.topology.gpus} (everything on one GPU) limits nothing."
+            )
+        if self.max_moved_slots is not None and self.max_moved_slots < 0:
+            raise BadOption(
+                f"max_moved_slots is {self.max_moved_slots}; it is a number from 0 (nothing moves) upwards."
             )
         sources = self.demand.tokens_WLSE.shape[2]
         if self.demand.sources == "measured" and sources != self.topology.gpus:

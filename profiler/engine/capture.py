@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -129,7 +130,7 @@ def capture(
     collected = _Collected(client, placement, on_window)
     options = replace(options, ring_windows=_windows_in(RING_BYTES, placement))
     with _recording(client, options) as state:
-        stalled = _follow(collected, state, seconds=seconds, stalled_s=stalled_s)
+        stalled = _follow(collected, state, steps=steps, seconds=seconds, stalled_s=stalled_s)
     collected.take(state)
     if stalled:
         served = f"after {sum(window.steps for window in collected.windows)} of {steps} steps"
@@ -148,14 +149,16 @@ class _Collected:
 
     def take(self, state: DemandState) -> DemandAnswer:
         """Take out everything that is finished; return the last answer."""
-        while True:
+        # An engine cannot have finished more than its ring holds; one that says so would keep us here for ever.
+        for _ in range(MAX_RING_WINDOWS):
             answer = self._client.demand(max_windows=_windows_in(ANSWER_BYTES, self._placement))
             self._check(answer, state)
             for window in answer.windows:
                 self.windows.append(window)
                 self._on_window(window)
             if not answer.remaining or not answer.windows:
-                return answer
+                break
+        return answer
 
     def result(self, notices: list[Notice]) -> CaptureResult:
         placement, url = self._placement, self._client.url
@@ -218,15 +221,19 @@ def _recording(client: EngineClient, options: DemandOptions) -> Iterator[DemandS
     client.stop_demand()
 
 
-def _follow(collected: _Collected, state: DemandState, *, seconds: float | None, stalled_s: float) -> bool:
+def _follow(
+    collected: _Collected, state: DemandState, *, steps: int | None, seconds: float | None, stalled_s: float
+) -> bool:
     """Take windows out until the recording is over; return whether the engine stopped serving before."""
     started_s = moved_s = time.monotonic()
-    steps = 0
+    served_steps = 0
     while True:
         answer = collected.take(state)
         now_s = time.monotonic()
-        if answer.steps > steps:
-            steps, moved_s = answer.steps, now_s
+        if answer.steps > served_steps:
+            served_steps, moved_s = answer.steps, now_s
+        if steps is not None and served_steps >= steps:
+            return False
         if not answer.recording or (seconds is not None and now_s - started_s >= seconds):
             return False
         if seconds is None and now_s - moved_s >= stalled_s:
@@ -243,8 +250,8 @@ def _demand_options(
         raise BadOption("give the length of a window in steps or in seconds, not in both.")
     lengths = {"steps": steps, "seconds": seconds, "window_steps": window_steps, "window_seconds": window_seconds}
     for name, value in lengths.items():
-        if value is not None and not value > 0:
-            raise BadOption(f"{name} is {value}; it must be above 0.")
+        if value is not None and not 0 < value < math.inf:
+            raise BadOption(f"{name} is {value}; it must be above 0 and finite.")
     if window_seconds is None:
         window_steps = window_steps or DEFAULT_WINDOW_STEPS
     return DemandOptions(window_steps=window_steps, window_seconds=window_seconds, max_steps=steps)

@@ -10,13 +10,14 @@ finished windows over, each once, oldest first; when the ring is full the oldest
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from profiler.engine.counts_codec import decode_counts, encode_counts
+from profiler.engine.counts_codec import MAX_COUNTS, decode_counts, encode_counts
 from profiler.engine.json_fields import ContractViolation, Fields, as_integer
 
 PHASES = ("prefill", "decode")
@@ -225,6 +226,7 @@ class DemandAnswer:
         sizes = {name: fields.integer(name, minimum=1) for name in ("layers", "sources", "experts")}
         shape = (sizes["layers"], sizes["sources"], sizes["experts"])
         windows = fields.items("windows")
+        _require_bounded(windows, shape)
         return cls(
             engine=fields.text("engine"),
             simulated=fields.flag("simulated"),
@@ -240,6 +242,19 @@ class DemandAnswer:
             sources=shape[1],
             experts=shape[2],
         )
+
+
+def _require_bounded(windows: list[Any], shape: tuple[int, int, int]) -> None:
+    """Refuse an answer before anything is unpacked that would not fit: zeros compress a thousandfold."""
+    arrays = sum(len(window["phases"]) for window in windows if _has_phases(window))
+    if arrays * math.prod(shape) > MAX_COUNTS:
+        raise ContractViolation(
+            f"demand.windows holds {arrays} arrays of {math.prod(shape)} counts; at most {MAX_COUNTS} counts are read."
+        )
+
+
+def _has_phases(window: object) -> bool:
+    return isinstance(window, dict) and isinstance(window.get("phases"), list)
 
 
 def _steps_or_seconds(fields: Fields, *, steps: str, seconds: str) -> tuple[int | None, float | None]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +73,7 @@ class EngineHttp:
     def __init__(self, url: str, *, timeout_s: float) -> None:
         self.url = _checked_url(url)
         self.timeout_s = timeout_s
+        self._connection = _Connection()
         self._client = httpx.Client(
             base_url=self.url,
             follow_redirects=False,
@@ -111,19 +115,61 @@ class EngineHttp:
             headers={} if key is None else {"authorization": f"Bearer {key}"},
             timeout=limit_s,
         )
+        request.extensions["trace"] = self._connection.follow
         try:
-            response = self._client.send(request, stream=True)
-            try:
-                body_bytes = _whole_body(response, what, deadline_s=deadline_s, limit_s=limit_s)
-                return Answer(response.status_code, body_bytes, key)
-            finally:
-                response.close()
+            with self._connection.cut_after(limit_s):
+                response = self._client.send(request, stream=True)
+                try:
+                    body_bytes = _whole_body(response, what, deadline_s=deadline_s, limit_s=limit_s)
+                    return Answer(response.status_code, body_bytes, key)
+                finally:
+                    response.close()
         except httpx.TimeoutException:
             raise _too_slow(what, limit_s) from None
-        except (httpx.RemoteProtocolError, httpx.DecodingError) as error:
-            raise EngineAnswerInvalid(f"{what}: the answer is not valid HTTP ({error}).") from None
-        except httpx.TransportError as error:
-            raise EngineUnreachable(f"{what}: the engine cannot be reached ({error}).") from None
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            if time.monotonic() >= deadline_s:
+                raise _too_slow(what, limit_s) from None
+            raise _unusable(error, what) from None
+        except UnicodeError:
+            raise EngineUnreachable(f"{what}: this is no host name.") from None
+
+
+class _Connection:
+    """The socket of the connection in use, so that it can be cut.
+
+    httpx limits the time between two pieces of an answer. An engine that sends one header after another stays below
+    that limit for ever, so the whole request is timed here.
+    """
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+
+    def follow(self, event: str, details: Mapping[str, Any]) -> None:
+        """Take note of a new connection: httpx's ``trace`` extension."""
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            self._socket = details["return_value"].get_extra_info("socket")
+
+    @contextmanager
+    def cut_after(self, limit_s: float) -> Iterator[None]:
+        """Cut the connection when the block takes longer."""
+        timer = threading.Timer(limit_s, self._cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _cut(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):  # it may have ended meanwhile
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
+def _unusable(error: httpx.RequestError, what: str) -> EngineUnreachable | EngineAnswerInvalid:
+    if isinstance(error, httpx.RemoteProtocolError | httpx.DecodingError):
+        return EngineAnswerInvalid(f"{what}: the answer is not valid HTTP ({error}).")
+    return EngineUnreachable(f"{what}: the engine cannot be reached ({error}).")
 
 
 def checked_key(key: str | None, name: str) -> str | None:
@@ -136,12 +182,17 @@ def checked_key(key: str | None, name: str) -> str | None:
 def _checked_url(url: str) -> str:
     try:
         parsed = httpx.URL(url)
+        # In the form that goes to the resolver: it may fail to be one.
+        named = bool(parsed.host and parsed.host.encode("idna"))
     except (httpx.InvalidURL, ValueError, TypeError):
         raise BadOption("the engine's URL cannot be read; an example is http://127.0.0.1:30000.") from None
     if parsed.userinfo:
         raise BadOption("the engine's URL holds a user name or password; give the key apart from the URL.")
-    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
-        raise BadOption(f"the engine's URL {url!r} must be like http://127.0.0.1:30000.")
+    usable = parsed.scheme in ("http", "https") and named and (parsed.port is None or 0 < parsed.port < 2**16)
+    if not usable or parsed.query or parsed.fragment:
+        # A key may stand in what is not asked for.
+        found = "" if {"@", "?", "#"} & set(url) else f" {url!r}"
+        raise BadOption(f"the engine's URL{found} must be like http://127.0.0.1:30000, with nothing behind the path.")
     return str(parsed).rstrip("/")
 
 
@@ -155,6 +206,8 @@ def _whole_body(response: httpx.Response, what: str, *, deadline_s: float, limit
             raise EngineAnswerInvalid(f"{what}: the answer is larger than {MAX_ANSWER_BYTES} bytes.")
         if time.monotonic() > deadline_s:
             raise _too_slow(what, limit_s)
+    if time.monotonic() > deadline_s:  # a body without a stated length ends where the connection was cut
+        raise _too_slow(what, limit_s)
     return bytes(body)
 
 

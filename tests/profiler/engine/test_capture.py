@@ -217,6 +217,21 @@ def test_demand_of_another_shape_than_the_engine_is_refused():
         captured_from(scripted(other))
 
 
+def test_an_engine_that_never_stops_serving_windows_is_left_when_the_steps_are_there(monkeypatch):
+    monkeypatch.setattr(capture_module, "MAX_RING_WINDOWS", 5)
+    endless = replace(demand_answer(), recording=True, steps=21, remaining=7)
+    result, told = captured_from(scripted(endless))
+    assert told.requests.count(("GET", "/moeplan/demand")) == 10  # once while recording, once after stopping
+    assert result.windows
+
+
+def test_an_answer_that_unpacks_to_far_more_than_it_may_hold_is_refused_unread(monkeypatch):
+    monkeypatch.setattr("profiler.engine.contract_demand.MAX_COUNTS", 10)
+    monkeypatch.setattr("profiler.engine.contract_demand.decode_counts", lambda *_, **__: pytest.fail("unpacked"))
+    with pytest.raises(EngineAnswerInvalid, match="at most 10 counts"):
+        captured_from(scripted(demand_answer()))
+
+
 def test_an_engine_that_cannot_record_says_why():
     abilities = {**health().abilities, "demand": Ability(works=False, reason="the hook is missing")}
     routes = {**scripted(), ("GET", "/moeplan/health"): answer(health(abilities=abilities).to_json())}
@@ -244,6 +259,7 @@ def test_an_error_on_the_way_is_reported_before_one_of_stopping():
         {"steps": 0},
         {"seconds": 0},
         {"seconds": float("nan")},
+        {"seconds": float("inf")},
         {"steps": 1, "window_steps": 1, "window_seconds": 1},
         {"steps": 1, "window_steps": 0},
         {"steps": 1, "window_seconds": -1},

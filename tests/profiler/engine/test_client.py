@@ -118,6 +118,37 @@ def test_a_silent_engine_is_given_up_in_time():
     assert time.monotonic() - started_s < 1.5
 
 
+@pytest.mark.parametrize("url", ["http://xn--/", f"http://{'a' * 64}.example", "http://127.0.0.1:99999", "http://h:0"])
+def test_hosts_and_ports_that_cannot_be_are_refused(url):
+    with pytest.raises(BadOption, match="http://127"):
+        EngineClient(url)
+
+
+def test_an_answer_whose_headers_drip_is_given_up_although_every_one_comes_in_time():
+    def dripping(request):
+        request.wfile.write(b"HTTP/1.1 200 OK\r\n")
+        for number in range(100):
+            request.wfile.write(b"x-%d: 1\r\n" % number)
+            time.sleep(0.1)
+
+    started_s = time.monotonic()
+    assert "within 0.4 s" in error_of(dripping, timeout_s=0.4).detail
+    assert time.monotonic() - started_s < 2.5
+
+
+def test_a_body_without_a_length_that_is_cut_is_not_taken_for_whole():
+    def dripping(request):
+        request.send_response(200)
+        request.send_header("connection", "close")
+        request.end_headers()
+        request.wfile.write(b"{}")
+        request.wfile.flush()
+        time.sleep(1.0)
+        request.close_connection = True
+
+    assert "within 0.4 s" in error_of(dripping, timeout_s=0.4).detail
+
+
 def test_an_answer_that_drips_is_given_up_although_every_byte_comes_in_time():
     def dripping(request):
         request.send_response(200)
@@ -237,9 +268,18 @@ def test_a_url_that_is_none_is_refused(url):
         EngineClient(url)
 
 
-def test_a_password_in_the_url_is_refused_without_repeating_it():
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:hunter2@127.0.0.1:30000",
+        "user:hunter2@127.0.0.1:30000",
+        "http://127.0.0.1:30000/?key=hunter2",
+        "http://127.0.0.1:30000/#hunter2",
+    ],
+)
+def test_a_secret_in_the_url_is_refused_without_repeating_it(url):
     with pytest.raises(BadOption) as caught:
-        EngineClient("http://user:hunter2@127.0.0.1:30000")
+        EngineClient(url)
     assert "hunter2" not in str(caught.value)
 
 
