@@ -69,7 +69,7 @@ def test_a_share_that_rounds_to_the_target_is_not_called_reached(plan: Plan) -> 
 def test_where_the_figures_come_from_is_always_said(plan: Plan) -> None:
     assert "Predicted by the dispatch model (nearest-dynamic)" in verdict(plan).basis
     assert "not measured on an engine" in verdict(plan).basis
-    assert "assumed uniform" in verdict(plan).basis
+    assert "uniform sources" in verdict(plan).basis
     measured = replace(plan, metrics=replace(plan.metrics, sources="measured"))
     assert "home GPUs were measured" in verdict(measured).basis
 
