@@ -1,7 +1,7 @@
 """The seam between the search and whatever runs it: independent tasks, one per batch of layers.
 
-A layer's result does not depend on the layers beside it, so neither on the size of batches nor on who maps them:
-the built-in ``map``, a thread pool, processes or a cluster give the same bytes.
+How layers are cut into batches depends on the problem alone, and a task on nothing but itself. So it does not matter
+who maps them: the built-in ``map``, a thread pool, processes or a cluster give the same bytes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from placement.solver.local_search import Effort, descend
 from placement.solver.placing import Placing, Slots
 from placement.solver.plans import Plans
 
-BATCH_CELLS = 400_000
-"""Swaps evaluated at once per window: larger batches leave the processor's caches."""
+BATCH_CELLS = 40_000
+"""Swaps evaluated at once per window: more leave the processor's caches, and are fewer tasks to share out."""
 
 BATCH_SHARES = 4_000_000
 """Numbers in the table of an expert's shares per GPU, for dispatch that is not even: bounds the memory."""
@@ -29,7 +29,7 @@ BATCH_SHARES = 4_000_000
 
 @dataclass(frozen=True, eq=False)
 class SearchTask:
-    """One batch of layers to improve; everything a worker needs, so it can be sent to another process."""
+    """One batch of layers to improve; everything a worker needs and no more, so it can be sent to another process."""
 
     instance: Instance
     slots_LGP: Slots
@@ -100,10 +100,10 @@ class Searcher:
 
 
 @contextmanager
-def task_map(threads: int) -> Iterator[MapTasks]:
-    """Give the map for a number of threads: the built-in one for one thread."""
-    if threads == 1:
-        yield map
+def task_map(threads: int, map_tasks: MapTasks | None) -> Iterator[MapTasks]:
+    """Give the map that was handed in, else one for a number of threads: the built-in one for one thread."""
+    if map_tasks is not None or threads == 1:
+        yield map_tasks or map
         return
     with ThreadPoolExecutor(threads) as pool:
         yield pool.map

@@ -20,7 +20,7 @@ from placement.solver.refine import (
     peaks_jointly,
 )
 
-MOST_CELLS = 8192
+MOST_CELLS = 2500
 """Layers whose exact model has more variables x windows are left to the local search."""
 
 JOINT_CELLS = 600
@@ -56,15 +56,15 @@ class ExactStage:
 
     @property
     def applies(self) -> bool:
-        return cells_of_a_layer(self.instance) <= MOST_CELLS and not self.effort.deadline.passed
+        small = cells_of_a_layer(self.instance) <= MOST_CELLS
+        return small and self.effort.seconds > 0 and not self.effort.deadline.passed
 
     @property
     def _joint(self) -> bool:
         return cells_of_a_layer(self.instance) * self.instance.layers <= JOINT_CELLS
 
-    @property
-    def _per_layer(self) -> ExactEffort:
-        return replace(self.effort, seconds=self.effort.seconds / (self.instance.layers * ROUNDS))
+    def _per_round(self, rounds: int) -> ExactEffort:
+        return replace(self.effort, seconds=self.effort.seconds / rounds)
 
     def balance(self, pool: Pool, proofs: Proofs) -> Proofs:
         """Add columns for a smaller worst window, and bound it from below."""
@@ -74,12 +74,14 @@ class ExactStage:
             refined = peaks_jointly(self.instance, pool.best_balanced(), effort=self.effort)
             pool.columns.append(refined.plans)
             return proofs.with_imbalance(refined.bound * (1 - ROUNDING), TOGETHER.format(under=""))
-        for _ in range(ROUNDS):
+        # With one window its price is 1 in every round.
+        rounds = min(ROUNDS, self.instance.windows)
+        for _ in range(rounds):
             worst, price_W = prices_of_smallest_peak(pool.master())
             if worst <= proofs.imbalance * (1 + CLOSED) or self.effort.deadline.passed:
                 break
             start = pool.cheapest(price_W=price_W, local_weight=0.0)
-            refined = peaks_at_prices(self.instance, start, price_W=price_W, effort=self._per_layer)
+            refined = peaks_at_prices(self.instance, start, price_W=price_W, effort=self._per_round(rounds))
             pool.columns.append(refined.plans)
             proofs = proofs.with_imbalance(refined.bound * (1 - ROUNDING), BY_LAYER.format(under=""))
         return proofs
@@ -99,7 +101,7 @@ class ExactStage:
             if found is None or found[0] >= proofs.local * (1 - CLOSED) or self.effort.deadline.passed:
                 break
             start = pool.cheapest(price_W=found[1], local_weight=1.0)
-            refined = local_at_prices(self.instance, start, cap=cap, price_W=found[1], effort=self._per_layer)
+            refined = local_at_prices(self.instance, start, cap=cap, price_W=found[1], effort=self._per_round(ROUNDS))
             pool.columns.append(refined.plans)
             proofs = proofs.with_local(refined.bound * (1 + ROUNDING), BY_LAYER.format(under=under))
         self._spend_slack(pool, proofs, cap=cap)
@@ -111,4 +113,4 @@ class ExactStage:
         if best is None or best.local >= proofs.local * (1 - CLOSED) or self.effort.deadline.passed:
             return
         slack_W = np.maximum(0.0, cap - best.peak_WL.sum(axis=1))
-        pool.columns.append(local_with_slack(self.instance, best, slack_W=slack_W, effort=self._per_layer))
+        pool.columns.append(local_with_slack(self.instance, best, slack_W=slack_W, effort=self._per_round(ROUNDS)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+import numpy as np
+
 from placement.bounds import local_gpu_bound, local_node_bound
 from placement.dispatch import Dispatch
 from placement.errors import BadOption
@@ -12,6 +14,7 @@ from placement.notice import Notice
 from placement.problem import LocalScope, Problem
 from placement.slots import smallest_slots_per_gpu
 from placement.solution import Solution, Status
+from placement.solver.batches import MapTasks
 from placement.solver.deadline import Deadline
 from placement.solver.instance import instance_of
 from placement.solver.plans import plans_of
@@ -26,6 +29,7 @@ def fit(
     seed: int = 0,
     time_limit_s: float | None = None,
     threads: int = 1,
+    map_tasks: MapTasks | None = None,
 ) -> tuple[int, Solution]:
     """Find the fewest slots per GPU whose plan reaches ``local_target`` on the demand, and that plan.
 
@@ -42,6 +46,8 @@ def fit(
         Memory's limit, where there is one.
     time_limit_s
         For all plans together.
+    threads, map_tasks
+        As in :func:`solve`.
 
     Returns
     -------
@@ -61,7 +67,7 @@ def fit(
     for slots_per_gpu in range(min(needed, last), last + 1):
         tried = _with_slots(problem, slots_per_gpu)
         left_s = None if time_limit_s is None else deadline.left_s
-        solution = solve(tried, seed=seed, time_limit_s=left_s, threads=threads)
+        solution = solve(tried, seed=seed, time_limit_s=left_s, threads=threads, map_tasks=map_tasks)
         share = _local_share(tried, solution)
         if share >= local_target or deadline.passed:
             break
@@ -108,6 +114,6 @@ def _with_slots(problem: Problem, slots_per_gpu: int) -> Problem:
 
 def _local_share(problem: Problem, solution: Solution) -> float:
     layers = list(problem.demand.moe_layers)
-    rows_LP = solution.layout.slot_to_expert_LP[layers]
+    rows_LP = solution.layout.slot_to_expert_LP[layers].astype(np.int64)
     slots_LGP = rows_LP.reshape(len(layers), problem.topology.gpus, problem.slots_per_gpu)
     return plans_of(instance_of(problem), slots_LGP).local

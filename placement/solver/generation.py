@@ -10,16 +10,16 @@ from placement.solver.batches import Searcher
 from placement.solver.instance import Floats
 from placement.solver.local_search import Effort
 from placement.solver.model.columns import (
-    Columns,
     choose_smallest_peak,
     choose_under_cap,
     prices_of_smallest_peak,
     prices_under_cap,
 )
+from placement.solver.model.exchanges import Columns
 from placement.solver.placing import Slots
 from placement.solver.plans import Plans, combine
 
-CHOICE_EFFORT = 0.5
+CHOICE_EFFORT = 0.2
 """Deterministic seconds of CP-SAT for choosing among columns."""
 
 TIE_WEIGHT = 1e-6
@@ -28,8 +28,8 @@ TIE_WEIGHT = 1e-6
 SLIGHTEST_PRICE, STEEPEST_PRICE = 1e-4, 100.0
 """Local share per unit of imbalance: hardly anything is given up for balance, and everything."""
 
-STALLED = 2e-5
-"""Relative progress of the master below which its columns count as converged."""
+PRICE_STEP = 30.0
+"""Factor between prices while nothing fits under the cap."""
 
 CAP_SLACK = 1e-12
 """Rounding: a plan whose imbalance exceeds its cap by this part is still within it."""
@@ -75,8 +75,10 @@ class Pool:
     def best_balanced(self) -> Plans:
         """Mix the columns for the smallest worst window; of equal ones take the most local."""
         chosen_L = choose_smallest_peak(self.master(), seed=self.searcher.seed, effort=CHOICE_EFFORT)
-        candidates = [*self.columns, combine(self.columns, chosen_L)]
-        best = min(candidates, key=lambda plans: (plans.imbalance, -plans.local))
+        mixed = combine(self.columns, chosen_L)
+        if self.windows == 1:
+            return mixed
+        best = min([*self.columns, mixed], key=lambda plans: (plans.imbalance, -plans.local))
         return self.best_under_cap(best.imbalance) or best
 
     def best_under_cap(self, cap: float) -> Plans | None:
@@ -93,41 +95,42 @@ def equal_prices(windows: int) -> Floats:
     return np.full(windows, 1.0 / windows)
 
 
-def balance(pool: Pool, *, rounds: int, good_enough: float) -> None:
+def balance(pool: Pool, *, good_enough: float) -> None:
     """Add columns for the smallest worst window, until it is at most ``good_enough`` or nothing is gained.
 
     The master's duals say which windows are worst; they are averaged with the prices before, since few columns
     make them jump (Wentges 1997, doi:10.1016/S0969-6016(97)00001-4).
     """
-    price_W, last = equal_prices(pool.windows), np.inf
-    for _ in range(rounds):
+    price_W, last, stalled = equal_prices(pool.windows), np.inf, 0
+    for _ in range(pool.effort.rounds):
         worst, dual_W = prices_of_smallest_peak(pool.master())
-        if pool.out_of_time or worst <= good_enough or worst > last * (1 - STALLED):
+        stalled = stalled + 1 if worst > last * (1 - pool.effort.stall) else 0
+        if pool.out_of_time or worst <= good_enough or stalled == pool.effort.patience:
             return
-        last = worst
+        last = min(last, worst)
         price_W = (price_W + dual_W) / 2
         pool.search(price_W=price_W, local_weight=TIE_WEIGHT)
 
 
-def localise(pool: Pool, *, cap: float, rounds: int, close_enough: float) -> None:
+def localise(pool: Pool, *, cap: float, close_enough: float) -> None:
     """Add columns for most local share under the cap, until ``close_enough`` or nothing is gained.
 
     While no mixture of columns fits under the cap all prices go up together; then the master's duals lead.
     """
     price_W = np.full(pool.windows, SLIGHTEST_PRICE)
     while prices_under_cap(pool.master(), cap=cap) is None:
-        price_W = price_W * 10
+        price_W = price_W * PRICE_STEP
         if pool.out_of_time or price_W[0] > STEEPEST_PRICE:
             return
         pool.search(price_W=price_W, local_weight=1.0)
     last, stalled = -np.inf, 0
-    for _ in range(rounds):
+    for _ in range(pool.effort.rounds):
         found = prices_under_cap(pool.master(), cap=cap)
         if found is None or pool.out_of_time:
             return
         local, dual_W = found
-        stalled = stalled + 1 if local < last * (1 + STALLED) else 0
-        if local >= close_enough or stalled == 2:
+        stalled = stalled + 1 if local < last * (1 + pool.effort.stall) else 0
+        if local >= close_enough or stalled == pool.effort.patience:
             return
         last = max(last, local)
         price_W = (price_W + dual_W) / 2

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placement.solver.instance import Floats, Ints
+from placement.problem import LocalScope
+from placement.solver.instance import Bools, Floats, Ints
 from placement.solver.placing import Placing
+
+SETTLED = 3e-4
+"""Excess of a layer's peaks over the mean, priced, below which its balance is left alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +61,19 @@ class Goal:
         slope_WR: Floats = self.price_WL[:, rows] / p * norm_WR * flat_WR
         return slope_WR
 
+    def settled(self, placing: Placing, rows: Ints) -> Bools:
+        """Tell which layers are so well balanced that no swap is worth looking for, bool [rows].
+
+        Only where swaps change nothing but balance: where all sites are worth the same.
+        """
+        instance = placing.instance
+        if instance.value_LEM.shape[2] > 1 or instance.scope is LocalScope.NODE or instance.staying_LEG is not None:
+            return np.zeros(len(rows), dtype=np.bool_)
+        excess_WR = np.maximum(placing.loads_WLG[:, rows].max(axis=2) - 1.0, 0.0)
+        price_WR = self.price_WL[:, rows]
+        settled_R: Bools = (price_WR * excess_WR).sum(axis=0) <= SETTLED * price_WR.sum(axis=0)
+        return settled_R
+
     def least_gain(self, rows: Ints) -> Floats:
         """Return the improvement below which a change is rounding noise, float64 [rows]."""
         gain_R: Floats = 1e-9 * (self.price_WL[:, rows].sum(axis=0) + 1e-3 * self.local_weight)
@@ -65,7 +82,9 @@ class Goal:
     def _norm(self, loads_WRG: Floats) -> Floats:
         # Scaled by the maximum: large powers of small loads would vanish.
         peak_WR = loads_WRG.max(axis=2)
-        scaled_WRG = np.divide(loads_WRG, peak_WR[:, :, None], out=np.zeros_like(loads_WRG), where=peak_WR[:, :, None] > 0)
+        scaled_WRG = np.divide(
+            loads_WRG, peak_WR[:, :, None], out=np.zeros_like(loads_WRG), where=peak_WR[:, :, None] > 0
+        )
         sum_WR = raise_to_power(scaled_WRG, self.doublings).sum(axis=2)
         for _ in range(self.doublings):
             sum_WR = np.sqrt(sum_WR)

@@ -48,6 +48,9 @@ class Instance:
         uniform sources on one node, where the G - n sources without the expert split evenly over n replicas.
     scope : LocalScope
         Which sites ``value_LEM`` is about.
+    staying_LEG : ndarray or None
+        What it is worth, in local share, that expert e is on GPU g, whatever it serves there: a price on moves is
+        paid to experts that stay where they are. None where moves are free.
     """
 
     demand_WLES: Floats
@@ -60,6 +63,7 @@ class Instance:
     slots_per_gpu: int
     even: bool
     scope: LocalScope
+    staying_LEG: Floats | None = None
 
     @property
     def windows(self) -> int:
@@ -89,6 +93,7 @@ class Instance:
             total_WLE=self.total_WLE[:, layers],
             weight_WL=self.weight_WL[:, layers],
             value_LEM=self.value_LEM[layers],
+            staying_LEG=None if self.staying_LEG is None else self.staying_LEG[layers],
         )
 
     def loads_of(self, layer_K: Ints, expert_K: Ints, hosts_KG: Bools) -> Floats:
@@ -101,10 +106,8 @@ class Instance:
         replicas_K = hosts_KG.sum(axis=1)
         if self.even:
             each_WK = self.total_WLE[:, layer_K, expert_K] / replicas_K
-            return each_WK[:, :, None] * hosts_KG
-        sent_WKG = np.broadcast_to(
-            self.demand_WLES[:, layer_K, expert_K], (self.windows, len(layer_K), self.gpus)
-        )
+            return np.asarray(each_WK[:, :, None] * hosts_KG)
+        sent_WKG = np.broadcast_to(self.demand_WLES[:, layer_K, expert_K], (self.windows, len(layer_K), self.gpus))
         own_WKG = sent_WKG * hosts_KG
         by_node = (self.nodes, self.gpus_per_node)
         abroad_WKN = (sent_WKG - own_WKG).reshape(self.windows, -1, *by_node).sum(axis=3)
@@ -112,7 +115,7 @@ class Instance:
         held_KN = hosts_KNg.sum(axis=2)
         keeps_KN = (held_KN > 0) & (held_KN < replicas_K[:, None])
         shared_WK = np.where(keeps_KN, 0.0, abroad_WKN).sum(axis=2) / replicas_K
-        loads_WKG = own_WKG + hosts_KG * shared_WK[:, :, None]
+        loads_WKG: Floats = own_WKG + hosts_KG * shared_WK[:, :, None]
         if keeps_KN.any():
             first_KNg = hosts_KNg & (np.cumsum(hosts_KNg, axis=2) == 1)
             kept_WKN = np.where(keeps_KN, abroad_WKN, 0.0)
@@ -120,13 +123,15 @@ class Instance:
         return loads_WKG
 
     def local_of(self, hosts_LEG: Bools) -> Floats:
-        """Return the local share that every layer contributes; float64 [L]."""
+        """Return the local share that every layer contributes, and the worth of what stays; float64 [L]."""
         if self.scope is LocalScope.NODE:
             by_node = hosts_LEG.reshape(*hosts_LEG.shape[:2], self.nodes, self.gpus_per_node)
             sites_LEM = by_node.any(axis=3)
         else:
             sites_LEM = hosts_LEG
         local_L: Floats = (self.value_LEM * sites_LEM).sum(axis=(1, 2))
+        if self.staying_LEG is not None:
+            local_L = local_L + (self.staying_LEG * hosts_LEG).sum(axis=(1, 2))
         return local_L
 
 
@@ -179,4 +184,6 @@ def _values(demand: Demand, problem: Problem, layers: list[int]) -> Floats:
 
 def _quotient(part: npt.NDArray[np.number], whole: Floats) -> Floats:
     """Divide, 0 where the whole is 0 (a layer or window without demand)."""
-    return np.divide(part, whole, out=np.zeros(np.broadcast_shapes(part.shape, whole.shape)), where=whole > 0)
+    quotient: Floats = np.zeros(np.broadcast_shapes(part.shape, whole.shape))
+    np.divide(part, whole, out=quotient, where=whole > 0)
+    return quotient

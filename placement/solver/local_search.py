@@ -19,6 +19,9 @@ SOFT = 3
 REPAIRS = 8
 """Swaps that a tried replacement gets, softly and again at the last power."""
 
+TIES_ONLY = 1e-3
+"""Weights on local share up to this one only break ties."""
+
 HOT_GPUS = 3
 """How many of a layer's hottest GPUs must be without an improving swap before it counts as settled."""
 
@@ -36,29 +39,42 @@ class Effort:
     hot_steps : int
         Swaps with the hottest GPU per power and layer, at most.
     replacements : int
-        Replicas replaced by others per power and layer, at most.
+        Replicas replaced by others at the first power, per layer, at most.
     trials : int
         Replacements tried at the end although they seem to cost something, with swaps to repair them.
+    rounds : int
+        Searches at prices of the master.
+    stall : float
+        Relative progress of the master below which a search counts as idle.
+    patience : int
+        Idle searches in a row after which they stop.
     """
 
-    doublings: tuple[int, ...] = (2, 4, 6)
+    doublings: tuple[int, ...] = (3, 6)
     tours: int = 1
     hot_steps: int = 40
     replacements: int = 12
     trials: int = 0
+    rounds: int = 6
+    stall: float = 2e-5
+    patience: int = 2
 
 
-SMALL_WORK = 2_000_000
-"""Swaps of a tour of all pairs, over layers and windows: below it there is time to try replacements."""
+SMALL_WORK = 4_000_000
+"""Swaps of a tour of all pairs, over layers and windows: less work than this leaves time for more."""
 
-SMALL_TRIALS = 20
+FEWEST_TRIALS, MOST_TRIALS, MOST_ROUNDS = 3, 20, 10
 
 
 def effort_for(instance: Instance) -> Effort:
     """Return the usual effort: more per layer where the whole is small."""
-    pairs = instance.gpus * (instance.gpus - 1) // 2
+    pairs = max(1, instance.gpus * (instance.gpus - 1) // 2)
     work = instance.layers * pairs * instance.slots_per_gpu**2 * instance.windows
-    return Effort(trials=SMALL_TRIALS) if work <= SMALL_WORK else Effort()
+    if work > SMALL_WORK:
+        return Effort(stall=1e-3, patience=1)
+    # Where dispatch is not even a trial takes longer and hardly ever succeeds.
+    trials = min(MOST_TRIALS, SMALL_WORK // work) if instance.even else 0
+    return Effort(trials=trials if trials >= FEWEST_TRIALS else 0, rounds=MOST_ROUNDS if instance.windows > 1 else 6)
 
 
 def descend(placing: Placing, goal: Goal, effort: Effort, *, order_G: Ints, deadline: Deadline) -> None:
@@ -70,16 +86,22 @@ def descend(placing: Placing, goal: Goal, effort: Effort, *, order_G: Ints, dead
         A permutation of the GPUs: where the round robin of pairs starts.
     """
     every_layer = np.arange(placing.instance.layers)
+    open_L = every_layer
     for doublings in effort.doublings:
-        soft = replace(goal, doublings=doublings)
-        _tour_pairs(placing, soft, every_layer, tours=effort.tours, order_G=order_G, deadline=deadline)
-        _cool_hottest(placing, soft, every_layer, steps=effort.hot_steps, deadline=deadline)
-        changed_R = improve_by_replacing(
-            placing, soft, every_layer, steps=effort.replacements, deadline=deadline
-        )
-        if changed_R.size:
-            _cool_hottest(placing, soft, changed_R, steps=effort.hot_steps, deadline=deadline)
-    _try_replacements(placing, soft, every_layer, trials=effort.trials, deadline=deadline)
+        sharper = replace(goal, doublings=doublings)
+        _tour_pairs(placing, sharper, every_layer, tours=effort.tours, order_G=order_G, deadline=deadline)
+        _cool_hottest(placing, sharper, every_layer, steps=effort.hot_steps, deadline=deadline)
+        if doublings == effort.doublings[0]:
+            open_L = _worth_other_replicas(placing, sharper, every_layer)
+            changed = improve_by_replacing(placing, sharper, open_L, steps=effort.replacements, deadline=deadline)
+            _cool_hottest(placing, sharper, changed, steps=effort.hot_steps, deadline=deadline)
+    _try_replacements(placing, sharper, open_L, trials=effort.trials, deadline=deadline)
+
+
+def _worth_other_replicas(placing: Placing, goal: Goal, rows: Ints) -> Ints:
+    """Leave out layers in which balance is settled, unless replicas are also worth something for locality."""
+    matters = goal.local_weight > TIES_ONLY or placing.instance.slots == placing.instance.experts
+    return rows if matters else rows[~goal.settled(placing, rows)]
 
 
 def _try_replacements(placing: Placing, goal: Goal, rows: Ints, *, trials: int, deadline: Deadline) -> None:
@@ -111,7 +133,7 @@ def round_robin(order_G: Ints) -> list[tuple[Ints, Ints]]:
     half = len(ids) // 2
     rounds = []
     for _ in range(len(ids) - 1):
-        pairs = [(a, b) for a, b in zip(ids[:half], ids[:half - 1:-1], strict=True) if a >= 0 and b >= 0]
+        pairs = [(a, b) for a, b in zip(ids[:half], ids[: half - 1 : -1], strict=True) if a >= 0 and b >= 0]
         if pairs:
             first, second = np.array(pairs, dtype=np.int64).T
             rounds.append((first, second))
@@ -119,13 +141,12 @@ def round_robin(order_G: Ints) -> list[tuple[Ints, Ints]]:
     return rounds
 
 
-def _tour_pairs(
-    placing: Placing, goal: Goal, rows: Ints, *, tours: int, order_G: Ints, deadline: Deadline
-) -> None:
+def _tour_pairs(placing: Placing, goal: Goal, rows: Ints, *, tours: int, order_G: Ints, deadline: Deadline) -> None:
     """Let all pairs of GPUs meet, the best swap of each pair in every round, while a layer still improves."""
     for _ in range(tours):
         improved_L = np.zeros(placing.instance.layers, dtype=np.bool_)
         for first_Q, second_Q in round_robin(order_G):
+            rows = rows[~goal.settled(placing, rows)]
             if deadline.passed or not rows.size:
                 return
             gpu_a_RQ = np.broadcast_to(first_Q, (len(rows), len(first_Q)))
@@ -144,6 +165,7 @@ def _cool_hottest(placing: Placing, goal: Goal, rows: Ints, *, steps: int, deadl
     rank_L = np.zeros(placing.instance.layers, dtype=np.int64)
     for _ in range(steps):
         rows = rows[rank_L[rows] < min(HOT_GPUS, gpus)]
+        rows = rows[~goal.settled(placing, rows)]
         if deadline.passed or not rows.size or gpus == 1:
             return
         hottest_RG = _by_heat(placing, goal, rows)

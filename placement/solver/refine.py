@@ -11,7 +11,7 @@ whatever the prices are; CP-SAT's own bound on every layer's problem keeps both 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import lcm
@@ -34,6 +34,9 @@ MOST_UNITS = 2.0**40
 SAFE_UNITS = 2.0**32
 """Units where tokens cannot be counted exactly: coarser, and then rounded to the safe side."""
 
+PILOTS, PILOT_SECONDS = 4, 0.4
+"""So many layers are tried first, for so long; 8 experts on 8 GPUs take about a tenth of that."""
+
 MOST_SET_GPUS = 4
 """Host sets are listed for at most this many GPUs."""
 
@@ -43,15 +46,15 @@ FINEST_PRICE = 2**16
 
 @dataclass(frozen=True)
 class ExactEffort:
-    """How long CP-SAT may work on one model, in deterministic seconds, and on how many models at a time."""
+    """How long CP-SAT may work on all layers together, in deterministic seconds, and on how many at a time."""
 
     seconds: float
     threads: int
     seed: int
     deadline: Deadline
 
-    def limits(self) -> Limits:
-        return Limits(self.seconds, self.deadline.left_s, self.seed)
+    def limits(self, seconds: float) -> Limits:
+        return Limits(seconds, self.deadline.left_s, self.seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +130,7 @@ def exact_layers(instance: Instance) -> ExactLayers:
     )
 
 
-def local_at_prices(
-    instance: Instance, plans: Plans, *, cap: float, price_W: Floats, effort: ExactEffort
-) -> Refined:
+def local_at_prices(instance: Instance, plans: Plans, *, cap: float, price_W: Floats, effort: ExactEffort) -> Refined:
     """Solve every layer for most local share at prices on its peaks; bound the share under the cap."""
     exact = exact_layers(instance)
     factor = 2 ** int(np.clip(48 - np.log2(exact.value_units), 0, 16))
@@ -155,7 +156,12 @@ def local_jointly(instance: Instance, plans: Plans, *, cap: float, effort: Exact
     """Solve all layers as one model for most local share under the cap."""
     exact = exact_layers(instance)
     cap_W = [int(units * cap * (1 + 1e-12)) for units in exact.load_units_W.tolist()]
-    solved = most_valuable(exact.numbers_L, hosts_of_slots(plans.slots_LGP, experts=instance.experts), cap_W=cap_W, limits=effort.limits())
+    solved = most_valuable(
+        exact.numbers_L,
+        hosts_of_slots(plans.slots_LGP, experts=instance.experts),
+        cap_W=cap_W,
+        limits=effort.limits(effort.seconds),
+    )
     return Refined(_together(instance, plans, solved), solved.bound / exact.value_units)
 
 
@@ -166,9 +172,9 @@ def peaks_jointly(instance: Instance, plans: Plans, *, effort: ExactEffort) -> R
     finest = 1 if len(used_W) == 1 else FINEST_PRICE
     factor_W = np.zeros(instance.windows, dtype=np.int64)
     factor_W[used_W] = np.floor(exact.load_units_W[used_W].max() / exact.load_units_W[used_W] * finest)
-    solved = smallest_peaks(
-        exact.numbers_L, hosts_of_slots(plans.slots_LGP, experts=instance.experts), factor_W=factor_W.tolist(), limits=effort.limits()
-    )
+    hints_LEG = hosts_of_slots(plans.slots_LGP, experts=instance.experts)
+    limits = effort.limits(effort.seconds)
+    solved = smallest_peaks(exact.numbers_L, hints_LEG, factor_W=factor_W.tolist(), limits=limits)
     bound = -solved.bound / float((factor_W * exact.load_units_W).max())
     return Refined(_together(instance, plans, solved), bound)
 
@@ -179,16 +185,11 @@ def local_with_slack(instance: Instance, plans: Plans, *, slack_W: Floats, effor
     hints_LEG = hosts_of_slots(plans.slots_LGP, experts=instance.experts)
     limit_WL = (plans.peak_WL + slack_W[:, None]) * exact.load_units_W[:, None] * (1 + 1e-12)
 
-    def solve_layer(layer: int) -> Exact:
-        return most_valuable(
-            [exact.numbers_L[layer]],
-            hints_LEG[layer : layer + 1],
-            cap_W=[int(limit) for limit in limit_WL[:, layer].tolist()],
-            limits=effort.limits(),
-        )
+    def solve_layer(layer: int, limits: Limits) -> Exact:
+        cap_W = [int(limit) for limit in limit_WL[:, layer].tolist()]
+        return most_valuable([exact.numbers_L[layer]], hints_LEG[layer : layer + 1], cap_W=cap_W, limits=limits)
 
-    with ThreadPoolExecutor(effort.threads) as pool:
-        return _plans(instance, plans, list(pool.map(solve_layer, range(instance.layers))))
+    return _plans(instance, plans, _layer_by_layer(solve_layer, instance.layers, effort))
 
 
 def _every_layer(
@@ -199,17 +200,33 @@ def _every_layer(
     # A window that costs nothing has no say in the layer's problem.
     priced_W = np.flatnonzero(price_units_W > 0)
 
-    def solve_layer(layer: int) -> Exact:
+    def solve_layer(layer: int, limits: Limits) -> Exact:
         return best_at_prices(
             exact.numbers_L[layer].of_windows(priced_W),
             hints_LEG[layer],
             value_factor=value_factor,
             price_W=price_units_W[priced_W].tolist(),
-            limits=effort.limits(),
+            limits=limits,
         )
 
+    return _layer_by_layer(solve_layer, len(exact.numbers_L), effort)
+
+
+def _layer_by_layer(solve_layer: Callable[[int, Limits], Exact], layers: int, effort: ExactEffort) -> list[Exact]:
+    """Solve every layer, on as many threads as there are; each is deterministic by itself.
+
+    Layers that CP-SAT proves get the time that this takes. When the first few are not proven in that time the
+    others will not be either: they share what is left.
+    """
+    pilots = min(PILOTS, layers)
+    usual = effort.limits(PILOT_SECONDS)
     with ThreadPoolExecutor(effort.threads) as pool:
-        return list(pool.map(solve_layer, range(len(exact.numbers_L))))
+        solved = list(pool.map(lambda layer: solve_layer(layer, usual), range(pilots)))
+        limits = usual
+        if not all(each.proven for each in solved):
+            left = max(0.0, effort.seconds - pilots * PILOT_SECONDS)
+            limits = effort.limits(min(PILOT_SECONDS, left / max(1, layers - pilots)))
+        return solved + list(pool.map(lambda layer: solve_layer(layer, limits), range(pilots, layers)))
 
 
 def _plans(instance: Instance, plans: Plans, solved: Sequence[Exact]) -> Plans:

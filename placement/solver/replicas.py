@@ -125,6 +125,15 @@ def _first_order(placing: Placing, goal: Goal, rows: Ints) -> tuple[Floats, Floa
 
 
 def _local_changes(placing: Placing, rows: Ints) -> tuple[Floats, Floats]:
+    """Return what is lost when the expert leaves the GPU and gained when it enters; [R, E, G] each."""
+    lost_REG, gained_REG = _share_changes(placing, rows)
+    if placing.instance.staying_LEG is None:
+        return lost_REG, gained_REG
+    stays_REG = placing.instance.staying_LEG[rows]
+    return lost_REG + stays_REG, gained_REG + stays_REG
+
+
+def _share_changes(placing: Placing, rows: Ints) -> tuple[Floats, Floats]:
     """Return the local share lost when the expert leaves the GPU and gained when it enters; [R, E, G] each."""
     instance = placing.instance
     value_REM = instance.value_LEM[rows]

@@ -15,7 +15,7 @@ from placement.solver.plans import Plans, plans_of
 from placement.solver.proofs import Proofs
 from placement.solver.starts import pack, replica_family, replicas_by_load, slots_of_hosts
 
-GOOD_ENOUGH = 2e-4
+GOOD_ENOUGH = 5e-4
 """Balance within this part of the bound, or of perfect balance, is not searched further."""
 
 CLOSE_ENOUGH = 1e-4
@@ -23,9 +23,6 @@ CLOSE_ENOUGH = 1e-4
 
 FAMILY = 8
 """Start layouts between "hottest experts everywhere" and "no replica heavier than necessary"."""
-
-ROUNDS = 6
-"""Columns looked for at the master's prices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +66,7 @@ class Stages:
         """Minimise the worst window; the cap is only passed on."""
         self._start_balanced()
         self.progress(0.3)
-        balance(self.pool, rounds=ROUNDS, good_enough=self.proofs.imbalance * (1 + GOOD_ENOUGH))
+        balance(self.pool, good_enough=self.proofs.imbalance * (1 + GOOD_ENOUGH))
         self.progress(0.7)
         proofs = self.proofs
         if self.pool.best_balanced().imbalance > proofs.imbalance * (1 + CLOSE_ENOUGH):
@@ -80,7 +77,7 @@ class Stages:
         """Maximise the local share under the cap, or under the smallest imbalance found if that is higher."""
         self._start_local(most_local_LEG)
         self.progress(0.1)
-        localise(self.pool, cap=cap, rounds=ROUNDS, close_enough=self.proofs.local * (1 - CLOSE_ENOUGH))
+        localise(self.pool, cap=cap, close_enough=self.proofs.local * (1 - CLOSE_ENOUGH))
         self.progress(0.6)
         if self.pool.best_under_cap(cap) is None:
             return self._localise_beyond(cap)
@@ -88,15 +85,17 @@ class Stages:
 
     def _localise_beyond(self, cap: float) -> Outcome:
         """Find the smallest imbalance there is, then the most local share at that."""
-        balance(self.pool, rounds=ROUNDS, good_enough=cap)
+        balance(self.pool, good_enough=cap)
         proofs = self.proofs
-        smallest = self.pool.best_balanced().imbalance
-        if smallest > cap:
+        if self.pool.best_balanced().imbalance > cap:
             proofs = self.exact.balance(self.pool, proofs)
-            smallest = self.pool.best_balanced().imbalance
-        used = max(cap, smallest)
-        localise(self.pool, cap=used, rounds=ROUNDS, close_enough=self.proofs.local * (1 - CLOSE_ENOUGH))
-        return self._close_gap(used, proofs)
+        localise(
+            self.pool,
+            cap=max(cap, self.pool.best_balanced().imbalance),
+            close_enough=self.proofs.local * (1 - CLOSE_ENOUGH),
+        )
+        # The search for locality may have found better balance by the way.
+        return self._close_gap(max(cap, self.pool.best_balanced().imbalance), proofs)
 
     def _close_gap(self, cap: float, proofs: Proofs) -> Outcome:
         plans = self.pool.best_under_cap(cap) or self.pool.best_balanced()

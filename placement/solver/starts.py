@@ -40,7 +40,8 @@ def replicas_below(key_WLE: Floats, ceiling_L: Floats, *, gpus: int) -> Ints:
     load_LE = key_WLE.max(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         needed_LE = np.ceil(np.where(load_LE > 0, load_LE / ceiling_L[:, None], 1.0) * (1 - 1e-12))
-    return np.clip(np.nan_to_num(needed_LE, posinf=gpus), 1, gpus).astype(np.int64)
+    replicas_LE: Ints = np.clip(np.nan_to_num(needed_LE, posinf=gpus), 1, gpus).astype(np.int64)
+    return replicas_LE
 
 
 def replicas_filling_hottest(value_LE: Floats, *, least_LE: Ints, gpus: int, slots: int) -> Ints:
@@ -75,7 +76,7 @@ def replica_family(instance: Instance, *, members: int) -> list[Ints]:
 
 
 def _value_of_a_replica(instance: Instance) -> Floats:
-    value_LE = instance.value_LEM.mean(axis=2)
+    value_LE: Floats = instance.value_LEM.mean(axis=2)
     if value_LE.any():
         return value_LE
     # Nothing is local: take heat instead.
@@ -106,12 +107,12 @@ def pack(instance: Instance, replicas_LE: Ints) -> Slots:
         item_WL = item_WLE[:, row_L, expert_L]
         key_LG = np.where(free_LG > 0, (loads_WLG + item_WL[:, :, None]).max(axis=0), np.inf)
         if count_L.max() == 1:
-            layer, gpu = row_L, key_LG.argmin(axis=1)
+            layer_K, gpu_K = row_L, key_LG.argmin(axis=1)
         else:
-            layer, gpu = np.nonzero(_lightest(key_LG, count_L, nodes=instance.nodes))
-        slots_LGP[layer, gpu, room - free_LG[layer, gpu]] = expert_L[layer]
-        free_LG[layer, gpu] -= 1
-        loads_WLG[:, layer, gpu] += item_WL[:, layer]
+            layer_K, gpu_K = np.nonzero(_lightest(key_LG, count_L, nodes=instance.nodes))
+        slots_LGP[layer_K, gpu_K, room - free_LG[layer_K, gpu_K]] = expert_L[layer_K]
+        free_LG[layer_K, gpu_K] -= 1
+        loads_WLG[:, layer_K, gpu_K] += item_WL[:, layer_K]
     # Step 3: replicas that found no GPU.
     for layer in np.flatnonzero(free_LG.any(axis=1)).tolist():
         _place_left_over(slots_LGP[layer], replicas_LE[layer])

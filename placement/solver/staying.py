@@ -11,9 +11,6 @@ from placement.solver.plans import Plans, plans_of
 from placement.solver.stages import Outcome, Stages
 from placement.solver.sticky import WORTH_MOVING, moved_slots, with_gpus_renamed
 
-ROUNDS = 3
-"""Columns looked for from the running layout on."""
-
 
 def stay_close(stages: Stages, outcome: Outcome, current_LGP: Slots, *, objective: Objective) -> Outcome:
     """Choose among plans that are equally good, up to ``WORTH_MOVING``, the one that moves fewest experts."""
@@ -38,8 +35,8 @@ def _from_current(stages: Stages, outcome: Outcome, current: Plans, objective: O
     """Search from the running layout on, with the same goal."""
     pool = Pool(stages.pool.searcher, stages.pool.effort, [current])
     if stages.localises(objective):
-        localise(pool, cap=outcome.cap, rounds=ROUNDS, close_enough=outcome.plans.local)
+        localise(pool, cap=outcome.cap, close_enough=outcome.plans.local)
         found = pool.best_under_cap(outcome.cap)
         return [] if found is None else [found]
-    balance(pool, rounds=ROUNDS, good_enough=outcome.plans.imbalance)
+    balance(pool, good_enough=outcome.plans.imbalance)
     return [pool.best_balanced()]

@@ -70,8 +70,7 @@ def best_swaps(
         power *= slope_R[:, None, None, None]
         change_RQPP += power
     now_RQ = (
-        slope_WR[:, :, None]
-        * (raise_to_power(load_a_WRQ, goal.doublings) + raise_to_power(load_b_WRQ, goal.doublings))
+        slope_WR[:, :, None] * (raise_to_power(load_a_WRQ, goal.doublings) + raise_to_power(load_b_WRQ, goal.doublings))
     ).sum(axis=0)
 
     # Step 2: costs of one expert alone; swaps that would put an expert twice on a GPU never win.
@@ -94,9 +93,7 @@ def _square_in_place(values: Floats, times: int) -> None:
         np.multiply(values, values, out=values)
 
 
-def _leaving(
-    placing: Placing, goal: Goal, rows: Ints, slope_WR: Floats, from_RQ: Ints, to_RQ: Ints
-) -> _Leaving:
+def _leaving(placing: Placing, goal: Goal, rows: Ints, slope_WR: Floats, from_RQ: Ints, to_RQ: Ints) -> _Leaving:
     layer_R11 = rows[:, None, None]
     expert_RQP = placing.slots_LGP[rows[:, None], from_RQ]
     barred_RQP = placing.hosts_LEG[layer_R11, expert_RQP, to_RQ[..., None]]
@@ -114,7 +111,7 @@ def _leaving(
         brought_WK, third_K = _with_third_gpus(
             placing, goal, slope_WR[:, row], rows[row], expert_RQP[several], from_RQ[row, pair], to_RQ[row, pair]
         )
-        brought_WRQP[(slice(None), *several)] = brought_WK
+        brought_WRQP[:, several[0], several[1], several[2]] = brought_WK
         cost_RQP = np.zeros(expert_RQP.shape) if cost_RQP is None else cost_RQP
         cost_RQP[several] += third_K
     return _Leaving(taken_WRQP, brought_WRQP, cost_RQP, barred_RQP)
@@ -142,6 +139,16 @@ def _with_third_gpus(
 def _local_cost(
     placing: Placing, local_weight: float, layer: Ints, expert: Ints, from_gpu: Ints, to_gpu: Ints
 ) -> Floats | None:
+    """Return what is lost when an expert moves; None when a move never changes anything."""
+    lost = _lost_share(placing, layer, expert, from_gpu, to_gpu)
+    staying_LEG = placing.instance.staying_LEG
+    if staying_LEG is not None:
+        stays = staying_LEG[layer, expert, from_gpu] - staying_LEG[layer, expert, to_gpu]
+        lost = stays if lost is None else lost + stays
+    return None if lost is None else local_weight * lost
+
+
+def _lost_share(placing: Placing, layer: Ints, expert: Ints, from_gpu: Ints, to_gpu: Ints) -> Floats | None:
     """Return what is lost in local share when an expert moves; None when a move never changes it."""
     instance = placing.instance
     sites = instance.value_LEM.shape[2]
@@ -149,10 +156,10 @@ def _local_cost(
         if sites == 1:
             return None
         lost: Floats = instance.value_LEM[layer, expert, from_gpu] - instance.value_LEM[layer, expert, to_gpu]
-        return local_weight * lost
+        return lost
     from_node, to_node = np.broadcast_arrays(from_gpu // instance.gpus_per_node, to_gpu // instance.gpus_per_node)
     leaves = placing.node_hosts(layer, expert, from_node) == 1
     enters = placing.node_hosts(layer, expert, to_node) == 0
     site_from, site_to = (from_node, to_node) if sites > 1 else (np.zeros_like(from_node),) * 2
     lost = leaves * instance.value_LEM[layer, expert, site_from] - enters * instance.value_LEM[layer, expert, site_to]
-    return local_weight * np.where(from_node == to_node, 0.0, lost)
+    return np.where(from_node == to_node, 0.0, lost)

@@ -57,7 +57,7 @@ def best_at_prices(
     peak_W = _peaks(model, numbers)
     layer = _layer(model, numbers, peak_W, hint_EG)
     cost = cp_model.LinearExpr.weighted_sum(peak_W, list(price_W))
-    model.maximize(value_factor * layer.value - cost)
+    model.maximize(cp_model.LinearExpr.term(layer.value, value_factor) - cost)
     return _solve(model, [layer], limits)
 
 

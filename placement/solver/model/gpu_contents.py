@@ -29,9 +29,7 @@ def number_of_contents(*, experts: int, slots_per_gpu: int) -> int:
     return comb(experts, slots_per_gpu)
 
 
-def gpu_contents(
-    model: cp_model.CpModel, numbers: LayerNumbers, peak_W: Variables, hint_EG: Bools
-) -> LayerVariables:
+def gpu_contents(model: cp_model.CpModel, numbers: LayerNumbers, peak_W: Variables, hint_EG: Bools) -> LayerVariables:
     """Add variables and constraints of one layer; ``hint_EG`` are hosts to start from."""
     experts, gpus = numbers.experts, numbers.gpus
     contents = contents_of(experts=experts, slots_per_gpu=numbers.slots_per_gpu)
@@ -56,9 +54,7 @@ def give_every_gpu_a_content(model: cp_model.CpModel, gpus_with: Variables, *, g
     model.add(cp_model.LinearExpr.sum(gpus_with) == gpus)
 
 
-def count_replicas(
-    model: cp_model.CpModel, contents: Contents, gpus_with: Variables, count: list[Variables]
-) -> None:
+def count_replicas(model: cp_model.CpModel, contents: Contents, gpus_with: Variables, count: list[Variables]) -> None:
     """An expert has as many replicas as there are GPUs whose content includes it, and at least one."""
     for expert, count_n in enumerate(count):
         model.add_exactly_one(count_n)
@@ -95,13 +91,14 @@ def _share_variable(model: cp_model.CpModel, load: float, gpus: int) -> cp_model
     return model.new_int_var(whole(load / gpus), whole(load), "")
 
 
-def _value(numbers: LayerNumbers, count: list[Variables]) -> cp_model.LinearExprT:
+def _value(numbers: LayerNumbers, count: list[Variables]) -> cp_model.LinearExpr:
     """Worth: replicas times what each is worth."""
     worth_E = [whole_worth(value) for value in numbers.value_EM[:, 0].tolist()]
-    return cp_model.LinearExpr.weighted_sum(
+    worth: cp_model.LinearExpr = cp_model.LinearExpr.weighted_sum(
         [chosen for count_n in count for chosen in count_n],
         [worth * (n + 1) for worth, count_n in zip(worth_E, count, strict=True) for n in range(len(count_n))],
     )
+    return worth
 
 
 def _hint(
@@ -122,11 +119,7 @@ def _hint(
 
 
 def _hosts(solver: cp_model.CpSolver, contents: Contents, gpus_with: Variables, *, experts: int) -> Bools:
-    held = [
-        content
-        for content, number in zip(contents, gpus_with, strict=True)
-        for _ in range(solver.value(number))
-    ]
+    held = [content for content, number in zip(contents, gpus_with, strict=True) for _ in range(solver.value(number))]
     hosts_EG = np.zeros((experts, len(held)), dtype=np.bool_)
     for gpu, content in enumerate(held):
         hosts_EG[list(content), gpu] = True

@@ -19,9 +19,7 @@ def sets_of(gpus: int) -> Bools:
     return bits.astype(np.bool_)
 
 
-def host_sets(
-    model: cp_model.CpModel, numbers: LayerNumbers, peak_W: Variables, hint_EG: Bools
-) -> LayerVariables:
+def host_sets(model: cp_model.CpModel, numbers: LayerNumbers, peak_W: Variables, hint_EG: Bools) -> LayerVariables:
     """Add variables and constraints of one layer; ``hint_EG`` are hosts to start from."""
     sets_SG = sets_of(numbers.gpus)
     taken = [[model.new_bool_var("") for _ in sets_SG] for _ in range(numbers.experts)]
@@ -65,14 +63,15 @@ def set_loads(numbers: LayerNumbers) -> Floats:
     return numbers.set_load_WESG
 
 
-def _value(numbers: LayerNumbers, taken: list[Variables], sets_SG: Bools) -> cp_model.LinearExprT:
+def _value(numbers: LayerNumbers, taken: list[Variables], sets_SG: Bools) -> cp_model.LinearExpr:
     """Worth: that of the sites which a set touches."""
-    touched_SM = sets_SG.reshape(len(sets_SG), numbers.value_EM.shape[1], -1).any(axis=2)
+    touched_SM = sets_SG.reshape(len(sets_SG), numbers.value_EM.shape[1], -1).max(axis=2)
     value_ES = (numbers.value_EM[:, None, :] * touched_SM[None]).sum(axis=2)
-    return cp_model.LinearExpr.weighted_sum(
+    worth: cp_model.LinearExpr = cp_model.LinearExpr.weighted_sum(
         [variable for taken_S in taken for variable in taken_S],
         [whole_worth(value) for value in value_ES.ravel().tolist()],
     )
+    return worth
 
 
 def _hint(model: cp_model.CpModel, taken: list[Variables], hint_EG: Bools) -> None:
@@ -84,4 +83,5 @@ def _hint(model: cp_model.CpModel, taken: list[Variables], hint_EG: Bools) -> No
 
 def _hosts(solver: cp_model.CpSolver, taken: list[Variables], sets_SG: Bools) -> Bools:
     chosen_E = [[solver.boolean_value(variable) for variable in taken_S].index(True) for taken_S in taken]
-    return sets_SG[chosen_E]
+    hosts_EG: Bools = np.take(sets_SG, chosen_E, axis=0)
+    return hosts_EG

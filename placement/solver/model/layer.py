@@ -48,13 +48,10 @@ class LayerNumbers:
     def experts(self) -> int:
         return int(self.load_WE.shape[1])
 
-
     def of_windows(self, windows: npt.NDArray[np.int64]) -> LayerNumbers:
         """Return the layer with some of its windows only."""
         sets = self.set_load_WESG
-        return replace(
-            self, load_WE=self.load_WE[windows], set_load_WESG=None if sets is None else sets[windows]
-        )
+        return replace(self, load_WE=self.load_WE[windows], set_load_WESG=None if sets is None else sets[windows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +66,7 @@ class LayerVariables:
         Turns a solver with a solution into hosts, bool [E, G].
     """
 
-    value: cp_model.LinearExprT
+    value: cp_model.LinearExpr
     read_hosts: Callable[[cp_model.CpSolver], Bools]
 
 
