@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from dataclasses import dataclass, field
@@ -116,8 +117,10 @@ class ReplayOptions:
         for name in ("slots_per_gpu", "prefill_tokens", "running_per_gpu", "recorder_ring_steps"):
             if getattr(self, name) < 1:
                 raise BadOption(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        if self.steps_per_s is not None and self.steps_per_s < 0:
-            raise BadOption(f"steps_per_s is {self.steps_per_s}; it must be at least 0.")
+        if self.steps_per_s is not None and not 0 <= self.steps_per_s < math.inf:
+            raise BadOption(f"steps_per_s is {self.steps_per_s}; it must be a finite number of at least 0.")
+        if self.seed < 0:
+            raise BadOption(f"seed is {self.seed}; it must be at least 0.")
         if self.passes is not None and self.passes < 1:
             raise BadOption(f"passes is {self.passes}; it must be at least 1.")
         if self.dispatch not in ("dynamic", "static", None):
