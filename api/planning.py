@@ -10,6 +10,7 @@ from typing import Literal
 
 from api.loading import LoadedDemand, load_demand, read_topology
 from api.slots_option import check_draft, live_gpu_count, require_live_slots, slots_from_options
+from api.workers import Crew, FanOut, Workers, open_workers
 from placement.dispatch import Dispatch
 from placement.errors import BadOption
 from placement.layout import Layout
@@ -62,6 +63,7 @@ class PlanRequest:
     time_limit_s: float | None = None
     seed: int = 0
     threads: int = 1
+    workers: Workers = 1
 
     def __post_init__(self) -> None:
         if self.local_target is not None and not 0 < self.local_target <= 1:
@@ -109,7 +111,8 @@ def plan_from_files(
         Any of the packages' errors; nothing was written.
     """
     problem, setting = _prepare(paths, read, request)
-    return _plan(problem, setting, request, progress=progress)
+    with open_workers(request.workers) as crew:
+        return _plan(problem, setting, request, crew=crew, progress=progress)
 
 
 def plans_by_window(
@@ -123,10 +126,11 @@ def plans_by_window(
     problem, setting = _prepare(paths, read, request)
     names = problem.demand.window_names
     plans = {}
-    for index, name in enumerate(names):
-        alone = replace(problem, demand=problem.demand.pick_windows([index]))
-        part = _part_of(progress, start=index / len(names), share=1 / len(names))
-        plans[name] = _plan(alone, setting, request, progress=part)
+    with open_workers(request.workers) as crew:
+        for index, name in enumerate(names):
+            alone = replace(problem, demand=problem.demand.pick_windows([index]))
+            part = _part_of(progress, start=index / len(names), share=1 / len(names))
+            plans[name] = _plan(alone, setting, request, crew=crew, progress=part)
     return plans
 
 
@@ -135,14 +139,24 @@ def _part_of(progress: Callable[[float], None] | None, *, start: float, share: f
 
 
 def _plan(
-    problem: Problem, setting: Setting, request: PlanRequest, *, progress: Callable[[float], None] | None
+    problem: Problem,
+    setting: Setting,
+    request: PlanRequest,
+    *,
+    crew: Crew | None,
+    progress: Callable[[float], None] | None,
 ) -> Plan:
+    fan_out = None if crew is None else FanOut(crew)
     solved, solution = solve_problem(
         problem,
-        effort=Effort(seed=request.seed, time_limit_s=request.time_limit_s, threads=request.threads),
+        effort=Effort(
+            seed=request.seed, time_limit_s=request.time_limit_s, threads=request.threads, map_tasks=fan_out
+        ),
         fit_to=_target(request) if request.fit else None,
         progress=progress,
     )
+    if fan_out is not None:
+        solution = replace(solution, notices=(*solution.notices, *fan_out.notices))
     return make_plan(solved, solution, setting)
 
 

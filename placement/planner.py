@@ -15,7 +15,7 @@ from placement.plan_header import PlanInput, PlannedModel, PlanOptions
 from placement.problem import LocalScope, Problem
 from placement.score import loads_WLG
 from placement.solution import Solution, Status
-from placement.solver import fit, solve
+from placement.solver import MapTasks, fit, solve
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,15 @@ class Effort:
     time_limit_s : float or None
         Wall-clock limit of the solver.
     threads : int
-        Threads of the exact solver.
+        Threads of the search and of the exact solver.
+    map_tasks : callable or None
+        Who runs the search instead of threads; the plan is the same.
     """
 
     seed: int = 0
     time_limit_s: float | None = None
     threads: int = 1
+    map_tasks: MapTasks | None = None
 
 
 @dataclass(frozen=True)
@@ -78,11 +81,21 @@ def solve_problem(
     """Solve, or find the fewest slots per GPU that reach the share ``fit_to``; return the problem really solved."""
     if fit_to is None:
         solution = solve(
-            problem, seed=effort.seed, time_limit_s=effort.time_limit_s, threads=effort.threads, progress=progress
+            problem,
+            seed=effort.seed,
+            time_limit_s=effort.time_limit_s,
+            threads=effort.threads,
+            map_tasks=effort.map_tasks,
+            progress=progress,
         )
         return problem, solution
     slots_per_gpu, solution = fit(
-        problem, local_target=fit_to, seed=effort.seed, time_limit_s=effort.time_limit_s, threads=effort.threads
+        problem,
+        local_target=fit_to,
+        seed=effort.seed,
+        time_limit_s=effort.time_limit_s,
+        threads=effort.threads,
+        map_tasks=effort.map_tasks,
     )
     return replace(problem, slots_per_gpu=slots_per_gpu), solution
 

@@ -22,6 +22,7 @@ from api.cli.output import (
 from api.cli.plan_output import print_plan
 from api.loading import load_demand, read_options, read_topology
 from api.planning import PlanRequest, plan_from_files, plans_by_window
+from api.workers import parse_workers
 from placement.dispatch import Dispatch
 from placement.problem import LocalScope, Objective
 from placement.score import score
@@ -75,6 +76,14 @@ TimeLimit = Annotated[
     ),
 ]
 Threads = Annotated[int, typer.Option(help="Layers that the exact solver works on at a time.")]
+WorkersText = Annotated[
+    str,
+    typer.Option(
+        "--workers",
+        help="Who searches layers: 1 for this process, N for N processes beside it, ray for the machines of a Ray "
+        "cluster (extra moeplan[ray]; RAY_ADDRESS or this machine's). The plan is the same; worth it for large ones.",
+    ),
+]
 Groups = Annotated[
     int | None,
     typer.Option(
@@ -153,6 +162,7 @@ def plan(
     time_limit: TimeLimit = None,
     seed: cli.Seed = 0,
     threads: Threads = 1,
+    workers: WorkersText = "1",
     as_json: cli.Json = False,
 ) -> None:
     """Plan a layout from recordings, with its proven bound and the baselines beside it."""
@@ -182,6 +192,7 @@ def plan(
         time_limit_s=time_limit,
         seed=seed,
         threads=threads,
+        workers=parse_workers(workers),
     )
     read = read_options(model=model, experts=experts, ranks=ranks, allow_partial=allow_partial, map_history=map_history)
     with progress_bar("planning") as advance:
@@ -249,6 +260,7 @@ def compare(
     time_limit: TimeLimit = None,
     seed: cli.Seed = 0,
     threads: Threads = 1,
+    workers: WorkersText = "1",
     as_json: cli.Json = False,
 ) -> None:
     """Compare trivial, random, eplb and hot-replication with our plan: same slots, same ruler, one run."""
@@ -279,6 +291,7 @@ def compare(
         time_limit_s=time_limit,
         seed=seed,
         threads=threads,
+        workers=parse_workers(workers),
     )
     read = read_options(model=model, experts=experts, ranks=ranks, allow_partial=allow_partial, map_history=map_history)
     with progress_bar("planning") as advance:

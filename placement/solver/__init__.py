@@ -14,7 +14,8 @@ How a plan is made (one file per step):
 
 from __future__ import annotations
 
+from placement.solver.batches import MapTasks
 from placement.solver.fit import fit
 from placement.solver.solve import solve
 
-__all__ = ["fit", "solve"]
+__all__ = ["MapTasks", "fit", "solve"]

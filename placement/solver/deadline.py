@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """``time.monotonic()`` value, or infinity for none."""
+    """``time.monotonic()`` value, or infinity for none.
+
+    It travels to other processes as the seconds that are left: clocks of two machines have nothing in common.
+    """
 
     at_s: float = float("inf")
 
     @classmethod
     def after(cls, limit_s: float | None) -> Deadline:
         return cls() if limit_s is None else cls(time.monotonic() + limit_s)
+
+    def __reduce__(self) -> tuple[Callable[[float | None], Deadline], tuple[float | None]]:
+        return Deadline.after, (None if self.at_s == float("inf") else self.left_s,)
 
     @property
     def passed(self) -> bool:

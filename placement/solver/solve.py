@@ -10,7 +10,7 @@ from placement.dispatch import Dispatch
 from placement.notice import Notice
 from placement.problem import LocalScope, Objective, Problem
 from placement.solution import Solution, Status
-from placement.solver.batches import Searcher, task_map
+from placement.solver.batches import MapTasks, Searcher, task_map
 from placement.solver.deadline import Deadline
 from placement.solver.exact_stage import ExactStage
 from placement.solver.generation import Pool
@@ -41,6 +41,7 @@ def solve(
     seed: int = 0,
     time_limit_s: float | None = None,
     threads: int = 1,
+    map_tasks: MapTasks | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Solution:
     """Plan a layout.
@@ -56,6 +57,9 @@ def solve(
         Without one a plan takes a few seconds for 58 layers x 256 experts on 32 GPUs.
     threads
         Layers are searched on so many threads.
+    map_tasks
+        Who searches layers instead: anything like the built-in ``map``, say over processes or machines. The layout
+        is the same.
     progress
         Called with the part that is done, 0..1, never going back.
 
@@ -71,8 +75,8 @@ def solve(
     instance = instance_of(problem)
     proofs = first_proofs(problem)
     exact_s = EXACT_SECONDS if time_limit_s is None else EXACT_PART * time_limit_s
-    with task_map(threads) as map_tasks:
-        pool = Pool(Searcher(instance, map_tasks, deadline, seed), effort_for(instance))
+    with task_map(threads, map_tasks) as mapped:
+        pool = Pool(Searcher(instance, mapped, deadline, seed), effort_for(instance))
         exact = ExactStage(instance, ExactEffort(exact_s, threads, seed, deadline))
         stages = Stages(instance, problem.demand.moe_layers, pool, exact, proofs, report)
         outcome = stages.run(problem.objective, cap=problem.max_imbalance)

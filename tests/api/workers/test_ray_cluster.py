@@ -1,0 +1,68 @@
+"""The search on a Ray cluster of two nodes on this machine; and Ray that is absent or cannot be reached."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.errors import RayMissing, RayUnreachable
+from api.workers import FanOut
+from api.workers.ray_cluster import RayCrew
+from tests.api.workers.layers import Dies, mapped_by, searched, several_batches
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Start two nodes with one CPU each, without anything that reports outside."""
+    pytest.importorskip("ray", reason="Ray is not installed (extra moeplan[ray]).")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    from ray.cluster_utils import Cluster
+
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        started.add_node(num_cpus=1)
+        monkeypatch.setenv("RAY_ADDRESS", started.address)
+        yield started
+    finally:
+        started.shutdown()
+
+
+def test_a_cluster_gives_the_same_bytes_also_when_a_worker_is_killed(cluster: Any, tmp_path: Path) -> None:
+    problem = several_batches(nodes=2)
+    alone = searched(problem).layout.slot_to_expert_LP.tobytes()
+    crew = RayCrew()
+    try:
+        assert crew.size == 2
+        fan_out = FanOut(crew)
+        assert searched(problem, map_tasks=fan_out).layout.slot_to_expert_LP.tobytes() == alone
+        assert fan_out.notices == ()
+        killed = searched(problem, map_tasks=mapped_by(fan_out, Dies(tmp_path, 1, os.getpid())))
+        assert list(tmp_path.iterdir())
+        assert killed.layout.slot_to_expert_LP.tobytes() == alone
+        (notice,) = fan_out.notices
+        assert notice.code == "WORKER_LOST"
+        assert "WorkerCrashedError" in notice.detail
+    finally:
+        crew.close()
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(RayMissing, match=r"moeplan\[ray\]"):
+        RayCrew()
+
+
+def test_an_address_at_which_nobody_listens_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed (extra moeplan[ray]).")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound but not listening
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(RayUnreachable, match=address):
+            RayCrew()

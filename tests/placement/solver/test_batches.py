@@ -1,0 +1,65 @@
+"""Search tasks: what travels with them."""
+
+from __future__ import annotations
+
+import pickle
+import time
+
+import numpy as np
+import pytest
+
+from placement.demand import Demand
+from placement.problem import Problem
+from placement.solver import solve
+from placement.solver.batches import MapTasks, SearchTask
+from placement.solver.deadline import Deadline
+from placement.topology import Topology
+
+
+def test_a_deadline_travels_as_seconds_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = pickle.dumps(Deadline.after(60.0))
+    # A machine that was started at another time has another clock.
+    here = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: here() + 1e6)
+    arrived: Deadline = pickle.loads(sent)
+    assert not arrived.passed
+    assert 0 < arrived.left_s <= 60.0
+
+
+def test_a_passed_deadline_and_none_arrive_as_such() -> None:
+    assert pickle.loads(pickle.dumps(Deadline.after(0.0))).passed
+    assert pickle.loads(pickle.dumps(Deadline())) == Deadline()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_task_carries_its_own_layers_only(nodes: int) -> None:
+    layers, experts, gpus = 64, 64, 16
+    tokens_LE = np.random.default_rng(0).integers(1, 1000, (layers, experts))
+    sizes = []
+
+    def measuring(run, tasks):  # type: ignore[no-untyped-def]
+        for task in tasks:
+            sizes.append((len(pickle.dumps(task)), task.instance.layers))
+            yield run(task)
+
+    _solved_by(measuring, Problem(Demand.uniform(tokens_LE), Topology(gpus, nodes), 20))
+    assert len({layers for _, layers in sizes}) > 1 or sizes[0][1] < layers
+    for size, taken in sizes:
+        # Demand once or twice (with sources), values, slots: a few numbers per expert and slot.
+        assert size <= taken * 8 * (4 * experts + 20 * gpus) + 4096
+
+
+def test_threads_and_another_map_give_the_same_layout() -> None:
+    tokens_LE = np.random.default_rng(0).integers(1, 1000, (40, 64))
+    problem = Problem(Demand.uniform(tokens_LE), Topology(16), 20)
+    alone = solve(problem).layout.hash
+    assert solve(problem, threads=3).layout.hash == alone
+    assert _solved_by(lambda run, tasks: [run(_by_post(task)) for task in tasks], problem) == alone
+
+
+def _by_post(task: SearchTask) -> SearchTask:
+    return pickle.loads(pickle.dumps(task))
+
+
+def _solved_by(map_tasks: MapTasks, problem: Problem) -> str:
+    return solve(problem, map_tasks=map_tasks).layout.hash
