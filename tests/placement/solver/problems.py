@@ -60,7 +60,7 @@ def demands(draw: st.DrawFn, *, topology: Topology, experts: int) -> Demand:
         case "idle experts":
             tokens = generator.integers(1, 50, shape) * (generator.random(experts) < 0.5)
         case _:
-            tokens = generator.integers(0, 2**50, shape)
+            tokens = generator.integers(0, 2**45, shape)
     tokens[:, generator.random(layers) < 0.25] = 0
     tokens[generator.random((windows, layers)) < 0.15] = 0
     if windows > 1 and draw(st.booleans()):
