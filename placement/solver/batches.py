@@ -23,8 +23,8 @@ from placement.solver.plans import Plans
 BATCH_CELLS = 40_000
 """Swaps evaluated at once per window: more leave the processor's caches, and are fewer tasks to share out."""
 
-BATCH_SHARES = 4_000_000
-"""Numbers in the table of an expert's shares per GPU, for dispatch that is not even: bounds the memory."""
+BATCH_SHARES = 500_000
+"""The same where dispatch is not even, of the numbers in the table of what an expert puts on every GPU."""
 
 
 @dataclass(frozen=True, eq=False)

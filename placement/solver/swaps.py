@@ -127,12 +127,17 @@ def _with_third_gpus(
     hosts_KG[cell_K, to_K] = True
     moved_WKG = placing.instance.loads_of(layer_K, expert_K, hosts_KG)
     brought_WK = moved_WKG[:, cell_K, to_K]
-    loads_WKG = placing.loads_WLG[:, layer_K]
-    after_WKG = loads_WKG + moved_WKG - placing.shares_WLEG[:, layer_K, expert_K]
-    change_WKG = raise_to_power(after_WKG, goal.doublings) - raise_to_power(loads_WKG, goal.doublings)
-    change_WKG[:, cell_K, from_K] = 0.0
-    change_WKG[:, cell_K, to_K] = 0.0
-    third_K: Floats = (slope_WK * change_WKG.sum(axis=2)).sum(axis=0)
+    # The powers of the loads as they are: once per layer, without the pair's own.
+    power_WLG = raise_to_power(placing.loads_WLG, goal.doublings)
+    before_WK = power_WLG.sum(axis=2)[:, layer_K] - power_WLG[:, layer_K, from_K] - power_WLG[:, layer_K, to_K]
+    # The powers as they would be, in place: this is where the search on several nodes spends its time.
+    after_WKG = moved_WKG
+    after_WKG -= placing.shares_WLEG[:, layer_K, expert_K]
+    after_WKG += placing.loads_WLG[:, layer_K]
+    _square_in_place(after_WKG, goal.doublings)
+    after_WKG[:, cell_K, from_K] = 0.0
+    after_WKG[:, cell_K, to_K] = 0.0
+    third_K: Floats = (slope_WK * (after_WKG.sum(axis=2) - before_WK)).sum(axis=0)
     return brought_WK, third_K
 
 
