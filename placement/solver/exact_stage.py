@@ -29,7 +29,7 @@ JOINT_CELLS = 600
 ROUNDS = 2
 """Times that every layer is solved, at the master's prices of the moment."""
 
-CLOSED = 1e-6
+CLOSED = 2e-4
 """Relative gap at which nothing is left to do."""
 
 ROUNDING = 1e-9

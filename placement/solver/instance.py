@@ -107,16 +107,23 @@ class Instance:
         if self.even:
             each_WK = self.total_WLE[:, layer_K, expert_K] / replicas_K
             return np.asarray(each_WK[:, :, None] * hosts_KG)
-        sent_WKG = np.broadcast_to(self.demand_WLES[:, layer_K, expert_K], (self.windows, len(layer_K), self.gpus))
+        if self.demand_WLES.shape[3] > 1:
+            return self._nearest(self.demand_WLES[:, layer_K, expert_K], hosts_KG, replicas_K)
+        # Uniform sources: the pattern is the same in all windows, each source sends one unit of it.
+        pattern_1KG = self._nearest(np.ones((1, len(layer_K), self.gpus)), hosts_KG, replicas_K)
+        loads_WKG: Floats = self.demand_WLES[:, layer_K, expert_K] * pattern_1KG
+        return loads_WKG
+
+    def _nearest(self, sent_WKG: Floats, hosts_KG: Bools, replicas_K: Ints) -> Floats:
         own_WKG = sent_WKG * hosts_KG
         by_node = (self.nodes, self.gpus_per_node)
-        abroad_WKN = (sent_WKG - own_WKG).reshape(self.windows, -1, *by_node).sum(axis=3)
+        abroad_WKN = (sent_WKG - own_WKG).reshape(len(sent_WKG), -1, *by_node).sum(axis=3)
         hosts_KNg = hosts_KG.reshape(-1, *by_node)
         held_KN = hosts_KNg.sum(axis=2)
         keeps_KN = (held_KN > 0) & (held_KN < replicas_K[:, None])
         shared_WK = np.where(keeps_KN, 0.0, abroad_WKN).sum(axis=2) / replicas_K
         loads_WKG: Floats = own_WKG + hosts_KG * shared_WK[:, :, None]
-        if keeps_KN.any():
+        if self.nodes > 1 and keeps_KN.any():
             first_KNg = hosts_KNg & (np.cumsum(hosts_KNg, axis=2) == 1)
             kept_WKN = np.where(keeps_KN, abroad_WKN, 0.0)
             loads_WKG += (first_KNg * kept_WKN[..., None]).reshape(loads_WKG.shape)
@@ -129,6 +136,8 @@ class Instance:
             sites_LEM = by_node.any(axis=3)
         else:
             sites_LEM = hosts_LEG
+        if self.value_LEM.shape[2] == 1:
+            sites_LEM = sites_LEM.sum(axis=2, keepdims=True)
         local_L: Floats = (self.value_LEM * sites_LEM).sum(axis=(1, 2))
         if self.staying_LEG is not None:
             local_L = local_L + (self.staying_LEG * hosts_LEG).sum(axis=(1, 2))
