@@ -35,14 +35,18 @@ def most_hosted_tokens(tokens_ME: npt.NDArray[np.int64], *, room: int) -> tuple[
     Returns
     -------
     tokens : int
-        The optimum. Counts of 2^46 and more are rounded up to a power of two's multiples first, which keeps
+        The optimum. Counts of 2^46 and more (of their common unit) are rounded up to a power of two's
+        multiples first, which keeps
         it an upper bound.
     hosted_ME : ndarray
         bool [M, E], hosts that reach it.
     """
     sites, experts = tokens_ME.shape
-    shift = max(0, int(tokens_ME.max()).bit_length() - COST_BITS)
-    cost_ME = -(-tokens_ME >> shift)  # rounded up
+    # In the largest unit that all counts share: among equal optima, which one the flow ends at depends on its costs,
+    # and the same traffic recorded several times must give the same hosts.
+    unit = int(np.gcd.reduce(tokens_ME, axis=None)) or 1
+    shift = max(0, int(tokens_ME.max() // unit).bit_length() - COST_BITS)
+    cost_ME = -(-(tokens_ME // unit) >> shift)  # rounded up
     expert_node_E = sites + np.arange(experts)
     pool = sites + experts
 
@@ -65,7 +69,7 @@ def most_hosted_tokens(tokens_ME: npt.NDArray[np.int64], *, room: int) -> tuple[
     if status != flow.OPTIMAL:
         raise RuntimeError(f"min-cost flow ended with {status.name} on {sites} sites x {experts} experts, room {room}")
     hosted_ME = np.asarray(flow.flows(hosting_arcs)).reshape(sites, experts) > 0
-    optimum = -int(flow.optimal_cost()) << shift
+    optimum = (-int(flow.optimal_cost()) << shift) * unit
     return min(optimum, int(tokens_ME.sum())), hosted_ME
 
 

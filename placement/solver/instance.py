@@ -40,8 +40,8 @@ class Instance:
     value_LEM : ndarray
         Share of all demand (all windows and layers) that becomes local when expert e is on site m.
     tokens_W : ndarray
-        float64 [W], tokens of every window, all layers together: ``weight * load * tokens / gpus`` is a load
-        in tokens again, for the exact models.
+        float64 [W], tokens of every window, all layers together, over the greatest common divisor of all counts:
+        ``weight * load * tokens / gpus`` is a whole load again, for the exact models.
     gpus, nodes, slots_per_gpu : int
     even : bool
         Every replica takes the same load: true for ``even`` dispatch, and for ``nearest-dynamic`` with
@@ -169,7 +169,8 @@ def instance_of(problem: Problem) -> Instance:
         total_WLE=total_WLE,
         weight_WL=_quotient(tokens_WL, tokens_WL.sum(axis=1, keepdims=True)),
         value_LEM=_values(demand, problem, layers),
-        tokens_W=tokens_WL.sum(axis=1),
+        # The exact models' units: in the largest unit that all counts share, whatever factor they were recorded with.
+        tokens_W=tokens_WL.sum(axis=1) / np.gcd.reduce(demand.tokens_WLSE, axis=None),
         gpus=topology.gpus,
         nodes=topology.nodes,
         slots_per_gpu=problem.slots_per_gpu,

@@ -70,3 +70,15 @@ def test_four_times_the_counts_on_larger_layers(kind: str) -> None:
     problem = example(kind)
     more = replace(problem.demand, tokens_WLSE=problem.demand.tokens_WLSE * 4)
     assert solve(problem).layout == solve(replace(problem, demand=more)).layout
+
+
+def test_ties_do_not_depend_on_the_factor() -> None:
+    """A single token leaves nearly everything open: what the flow and CP-SAT then choose is the same for two."""
+    for tokens_SE in ([[0, 0, 0], [0, 0, 1]], [[0] * 6, [0] * 6, [0] * 6, [0] * 5 + [1]]):
+        one = np.array([[tokens_SE]])
+        slots = len(tokens_SE[0]) // 2 + 1
+        plans = [
+            solve(Problem(Demand(one * factor, "measured", ("all",)), Topology(len(tokens_SE)), slots))
+            for factor in (1, 2, 1000)
+        ]
+        assert len({plan.layout.hash for plan in plans}) == 1
