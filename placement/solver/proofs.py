@@ -11,6 +11,8 @@ from placement.bounds import (
     imbalance_bound,
     local_gpu_bound,
     local_node_bound,
+    small_imbalance_bound,
+    small_local_bound,
 )
 from placement.dispatch import Dispatch
 from placement.problem import LocalScope, Problem
@@ -76,12 +78,14 @@ def first_proofs(problem: Problem) -> Proofs:
 
 
 def with_capped_local(proofs: Proofs, problem: Problem, *, cap: float, effort_s: float) -> Proofs:
-    """Tighten the locality bound by the relaxation over host sets, where it exists."""
-    found = capped_local_bound(problem, max_imbalance=cap, effort_s=effort_s)
+    """Tighten the locality bound by a relaxation that sees the cap, where one exists: over host sets, or layers."""
+    found = capped_local_bound(problem, max_imbalance=cap, effort_s=effort_s) or small_local_bound(
+        problem, max_imbalance=cap, effort_s=effort_s
+    )
     return proofs if found is None else proofs.with_local(found.value, found.relaxation)
 
 
 def with_host_set_imbalance(proofs: Proofs, problem: Problem, *, effort_s: float) -> Proofs:
-    """Tighten the imbalance bound by the relaxation over host sets, where it exists."""
-    found = host_set_imbalance_bound(problem, effort_s=effort_s)
+    """Tighten the imbalance bound by a relaxation that sees all windows, where one exists."""
+    found = host_set_imbalance_bound(problem, effort_s=effort_s) or small_imbalance_bound(problem, effort_s=effort_s)
     return proofs if found is None else proofs.with_imbalance(found.value, found.relaxation)
