@@ -36,8 +36,7 @@ def most_hosted_tokens(tokens_ME: npt.NDArray[np.int64], *, room: int) -> tuple[
     -------
     tokens : int
         The optimum. Counts of 2^46 and more (of their common unit) are rounded up to a power of two's
-        multiples first, which keeps
-        it an upper bound.
+        multiples first, which keeps it an upper bound.
     hosted_ME : ndarray
         bool [M, E], hosts that reach it.
     """

@@ -9,7 +9,15 @@ import numpy as np
 
 from placement.problem import LocalScope, Objective
 from placement.solver.exact_stage import ExactStage
-from placement.solver.generation import SLIGHTEST_PRICE, TIE_WEIGHT, Pool, balance, equal_prices, localise
+from placement.solver.generation import (
+    CAP_SLACK,
+    SLIGHTEST_PRICE,
+    TIE_WEIGHT,
+    Pool,
+    balance,
+    equal_prices,
+    localise,
+)
 from placement.solver.instance import Bools, Floats, Instance
 from placement.solver.plans import Plans, plans_of
 from placement.solver.proofs import Proofs
@@ -91,11 +99,16 @@ class Stages:
             proofs = self.exact.balance(self.pool, proofs)
         localise(
             self.pool,
-            cap=max(cap, self.pool.best_balanced().imbalance),
+            cap=self._reachable(cap),
             close_enough=self.proofs.local * (1 - CLOSE_ENOUGH),
         )
         # The search for locality may have found better balance by the way.
-        return self._close_gap(max(cap, self.pool.best_balanced().imbalance), proofs)
+        return self._close_gap(self._reachable(cap), proofs)
+
+    def _reachable(self, cap: float) -> float:
+        """Return the cap, or the smallest imbalance found where that is higher by more than rounding."""
+        smallest = self.pool.best_balanced().imbalance
+        return smallest if smallest > cap * (1 + CAP_SLACK) else cap
 
     def _close_gap(self, cap: float, proofs: Proofs) -> Outcome:
         plans = self.pool.best_under_cap(cap) or self.pool.best_balanced()

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given, settings
 
 from placement.baselines import BASELINES
+from placement.demand import Demand
 from placement.dispatch import Dispatch
 from placement.problem import Objective, Problem
 from placement.score import score
 from placement.solution import Solution, Status
 from placement.solver import solve
+from placement.topology import Topology
 from tests.placement.solver.judging import (
     codes,
     faults_of,
@@ -113,3 +115,13 @@ def check_notices(problem: Problem, solution: Solution) -> None:
     assert ("LOCALITY_UNDEFINED" in codes(solution)) == undefined
     assert ("PLANNED_FOR_DYNAMIC" in codes(solution)) == (problem.dispatch is Dispatch.NEAREST_STATIC)
     assert "BEST_EFFORT_PLAN" not in codes(solution)
+
+
+@pytest.mark.parametrize("dispatch", [Dispatch.NEAREST_DYNAMIC, Dispatch.NEAREST_STATIC])
+def test_a_cap_kept_up_to_rounding_is_kept(dispatch: Dispatch) -> None:
+    """Perfect balance is there, but its loads add up to 1 + 2e-16 in floating point."""
+    problem = Problem(Demand.uniform([[23, 25, 37, 47, 1, 8]]), Topology(4), 4, max_imbalance=1.0, dispatch=dispatch)
+    solution = solve(problem)
+    assert solution.max_imbalance == 1.0
+    assert "IMBALANCE_CAP_UNREACHABLE" not in codes(solution)
+    assert worst_window(problem, solution.layout) == pytest.approx(1.0)
