@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from placement.dispatch import Dispatch
-from placement.notice import Notice
-from placement.problem import LocalScope, Objective, Problem
+from placement.problem import Problem
 from placement.solution import Solution, Status
 from placement.solver.batches import MapTasks, Searcher, task_map
 from placement.solver.deadline import Deadline
@@ -16,16 +15,18 @@ from placement.solver.exact_stage import ExactStage
 from placement.solver.generation import Pool
 from placement.solver.instance import instance_of
 from placement.solver.local_search import effort_for
+from placement.solver.move_budget import MovePool, fewest_moves, keep_within, move_pool
+from placement.solver.notices import localises, notices_of
 from placement.solver.proofs import first_proofs, with_capped_local, with_host_set_imbalance
 from placement.solver.refine import ExactEffort
 from placement.solver.stages import Outcome, Stages
 from placement.solver.staying import stay_close
-from placement.solver.sticky import current_slots, layout_of
+from placement.solver.sticky import current_slots, layout_of, moved_slots, running_slots
 
 PROOF_TOLERANCE = 1e-8
 """A figure within this part of its bound equals it: rounding on both sides, no more."""
 
-EXACT_SECONDS = 12.0
+EXACT_SECONDS = 6.0
 """Deterministic seconds of CP-SAT for small layers, without a time limit."""
 
 EXACT_PART = 0.6
@@ -42,6 +43,7 @@ def solve(
     time_limit_s: float | None = None,
     threads: int = 1,
     map_tasks: MapTasks | None = None,
+    exact_seconds: float | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Solution:
     """Plan a layout.
@@ -60,6 +62,9 @@ def solve(
     map_tasks
         Who searches layers instead: anything like the built-in ``map``, say over processes or machines. The layout
         is the same.
+    exact_seconds
+        Deterministic seconds of CP-SAT on small layers, ``EXACT_SECONDS`` by default or a part of the time limit; 0
+        leaves every layer to the local search.
     progress
         Called with the part that is done, 0..1, never going back.
 
@@ -68,35 +73,133 @@ def solve(
     Solution
         Its layout holds every expert at least once per layer, none twice on a GPU. ``optimal`` only when the plan's
         figure equals a proven bound, up to ``PROOF_TOLERANCE``.
+
+    Raises
+    ------
+    Infeasible
+        ``problem.max_moved_slots`` is too small to replace what the running layout holds twice on a GPU.
     """
+    (solution,) = _solutions(
+        problem,
+        lambda _: (problem.max_moved_slots,),
+        effort=_Effort(seed, time_limit_s, threads, exact_seconds, map_tasks),
+        report=progress or _silent,
+    )
+    return solution
+
+
+def solve_within_shares(
+    problem: Problem,
+    shares: Sequence[float],
+    *,
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    threads: int = 1,
+    map_tasks: MapTasks | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> tuple[Solution, tuple[Solution, ...]]:
+    """Plan as :func:`solve` does, and once more within each of several shares of the moves of a free plan.
+
+    Parameters
+    ----------
+    shares
+        Of the slots that the plan without ``max_moved_slots`` moves, 0..1, ascending.
+    seed, time_limit_s, threads, map_tasks, progress
+        As in :func:`solve`; the limit is for all plans together.
+
+    Returns
+    -------
+    solution : Solution
+        What :func:`solve` returns.
+    within : tuple of Solution
+        One for each share; what the running layout holds twice on a GPU moves in any case.
+    """
+
+    def budgets(moved: int) -> list[int | None]:
+        fewest = fewest_moves(problem)
+        # Large budgets first: their columns are where small ones start from.
+        return [problem.max_moved_slots, *(max(fewest, int(share * moved)) for share in reversed(shares))]
+
+    first, *others = _solutions(
+        problem,
+        budgets,
+        effort=_Effort(seed, time_limit_s, threads, None, map_tasks),
+        report=progress or _silent,
+    )
+    return first, tuple(reversed(others))
+
+
+@dataclass(frozen=True)
+class _Effort:
+    seed: int
+    time_limit_s: float | None
+    threads: int
+    exact_seconds: float | None
+    map_tasks: MapTasks | None = None
+
+    def exact(self, deadline: Deadline) -> ExactEffort:
+        usual_s = EXACT_SECONDS if self.time_limit_s is None else EXACT_PART * self.time_limit_s
+        seconds = usual_s if self.exact_seconds is None else self.exact_seconds
+        return ExactEffort(seconds, self.threads, self.seed, deadline)
+
+
+def _solutions(
+    problem: Problem,
+    budgets_of: Callable[[int], Sequence[int | None]],
+    *,
+    effort: _Effort,
+    report: Callable[[float], None],
+) -> list[Solution]:
+    """Plan freely, then within every budget of moves that is made of the moves of the free plan (None: any)."""
     started_s = time.perf_counter()
-    deadline = Deadline.after(time_limit_s)
-    report = progress or _silent
+    deadline = Deadline.after(effort.time_limit_s)
     instance = instance_of(problem)
     proofs = first_proofs(problem)
-    exact_s = EXACT_SECONDS if time_limit_s is None else EXACT_PART * time_limit_s
-    with task_map(threads, map_tasks) as mapped:
-        pool = Pool(Searcher(instance, mapped, deadline, seed), effort_for(instance))
-        exact = ExactStage(instance, ExactEffort(exact_s, threads, seed, deadline))
+    solutions = []
+    with task_map(effort.threads, effort.map_tasks) as map_tasks:
+        pool = Pool(Searcher(instance, map_tasks, deadline, effort.seed), effort_for(instance))
+        exact = ExactStage(instance, effort.exact(deadline))
         stages = Stages(instance, problem.demand.moe_layers, pool, exact, proofs, report)
-        outcome = stages.run(problem.objective, cap=problem.max_imbalance)
+        free = stages.run(problem.objective, cap=problem.max_imbalance)
         if (current_LGP := current_slots(problem)) is not None:
-            outcome = stay_close(stages, outcome, current_LGP, objective=problem.objective)
-    late = deadline.passed
-    if problem.dispatch is Dispatch.NEAREST_STATIC:
-        # What CP-SAT proved holds for the expectation, not for the table.
-        outcome = replace(outcome, proofs=proofs)
-    elif not late:
-        outcome = _with_more_proofs(problem, outcome)
+            free = stay_close(stages, free, current_LGP, objective=problem.objective)
+        budgets = budgets_of(moved_slots(free.plans.slots_LGP, running_slots(problem), experts=instance.experts))
+        for most_moved, outcome in zip(budgets, _within(stages, problem, free, budgets), strict=True):
+            late = deadline.passed
+            if problem.dispatch is Dispatch.NEAREST_STATIC:
+                # What CP-SAT proved holds for the expectation, not for the table.
+                outcome = replace(outcome, proofs=proofs)
+            elif not late:
+                outcome = _with_more_proofs(problem, outcome)
+            solutions.append(
+                Solution(
+                    layout=layout_of(problem, outcome.plans),
+                    status=_status(problem, outcome),
+                    bound=outcome.proofs.bound,
+                    max_imbalance=outcome.cap,
+                    solve_seconds=time.perf_counter() - started_s,
+                    notices=notices_of(
+                        replace(problem, max_moved_slots=most_moved),
+                        outcome,
+                        free,
+                        late=late,
+                        time_limit_s=effort.time_limit_s,
+                    ),
+                )
+            )
     report(1.0)
-    return Solution(
-        layout=layout_of(problem, outcome.plans),
-        status=_status(problem, outcome),
-        bound=outcome.proofs.bound,
-        max_imbalance=outcome.cap,
-        solve_seconds=time.perf_counter() - started_s,
-        notices=_notices(problem, outcome, late=late, time_limit_s=time_limit_s),
-    )
+    return solutions
+
+
+def _within(stages: Stages, problem: Problem, free: Outcome, budgets: Sequence[int | None]) -> Iterator[Outcome]:
+    """Give the plan within every budget of moves, the free plan where there is none."""
+    pool: MovePool | None = None
+    for most_moved in budgets:
+        if most_moved is None:
+            yield free
+            continue
+        pool = pool or move_pool(stages, problem, free)
+        yield keep_within(pool, stages, free, most_moved=most_moved, objective=problem.objective)
 
 
 def _silent(_: float) -> None:
@@ -107,15 +210,11 @@ def _with_more_proofs(problem: Problem, outcome: Outcome) -> Outcome:
     """Tighten what is not proven optimal by the relaxations over host sets."""
     if _status(problem, outcome) is Status.OPTIMAL:
         return outcome
-    if _localises(problem):
+    if localises(problem):
         proofs = with_capped_local(outcome.proofs, problem, cap=outcome.cap, effort_s=BOUND_SECONDS)
     else:
         proofs = with_host_set_imbalance(outcome.proofs, problem, effort_s=BOUND_SECONDS)
     return replace(outcome, proofs=proofs)
-
-
-def _localises(problem: Problem) -> bool:
-    return problem.objective is Objective.LOCALITY and problem.dispatch is not Dispatch.EVEN
 
 
 def _status(problem: Problem, outcome: Outcome) -> Status:
@@ -124,37 +223,8 @@ def _status(problem: Problem, outcome: Outcome) -> Status:
     if problem.dispatch is Dispatch.NEAREST_STATIC:
         return Status.FEASIBLE
     flattest = plans.imbalance <= proofs.imbalance * (1 + PROOF_TOLERANCE)
-    if not _localises(problem):
+    if not localises(problem):
         return Status.OPTIMAL if flattest else Status.FEASIBLE
     cap_is_right = outcome.cap <= problem.max_imbalance or flattest
     most_local = plans.local >= proofs.local * (1 - PROOF_TOLERANCE)
     return Status.OPTIMAL if cap_is_right and most_local else Status.FEASIBLE
-
-
-def _notices(problem: Problem, outcome: Outcome, *, late: bool, time_limit_s: float | None) -> tuple[Notice, ...]:
-    plans, proofs = outcome.plans, outcome.proofs
-    notices = []
-    if problem.objective is Objective.LOCALITY and problem.dispatch is Dispatch.EVEN:
-        detail = "under even dispatch every rank sees every token, so nothing is local: planned for balance instead."
-        notices.append(Notice("LOCALITY_UNDEFINED", detail))
-    if problem.dispatch is Dispatch.NEAREST_STATIC:
-        detail = (
-            "static dispatch draws a fixed table from the finished layout: planned for its expectation, "
-            "nearest-dynamic; evaluate shows the loads of the table itself."
-        )
-        notices.append(Notice("PLANNED_FOR_DYNAMIC", detail))
-    if _localises(problem) and outcome.cap > problem.max_imbalance:
-        detail = (
-            f"no layout was found that keeps the imbalance of every window at or below {problem.max_imbalance:g}; "
-            f"the smallest found for the worst window is {outcome.cap:.4f} (proven: not below "
-            f"{proofs.imbalance:.4f}), and that is the cap of this plan."
-        )
-        notices.append(Notice("IMBALANCE_CAP_UNREACHABLE", detail))
-    if late:
-        detail = f"the time limit of {time_limit_s:g} s ended the search; this is the best layout so far: "
-        detail += f"worst window's imbalance {plans.imbalance:.4f} (proven: not below {proofs.imbalance:.4f})"
-        if _localises(problem):
-            name = "local_node" if problem.local_scope is LocalScope.NODE else "local_gpu"
-            detail += f", {name} {plans.local:.4f} (proven: not above {proofs.local:.4f})"
-        notices.append(Notice("BEST_EFFORT_PLAN", detail + "."))
-    return tuple(notices)

@@ -17,6 +17,22 @@ WORTH_MOVING = 1e-3
 """A plan that is better by less than this part is not worth moving weights: the running layout stays."""
 
 
+def running_layout(problem: Problem) -> Layout:
+    """Return the layout that moves are counted from: the current one, or the trivial one that engines start with."""
+    if problem.current is not None:
+        return problem.current
+    trivial_P = np.arange(problem.slots, dtype=np.int32) % problem.demand.experts
+    rows_LP = np.tile(trivial_P, (problem.demand.layers, 1))
+    return Layout(rows_LP, gpus=problem.topology.gpus, experts=problem.demand.experts)
+
+
+def running_slots(problem: Problem) -> Slots:
+    """Return the MoE rows of the running layout, whatever they hold."""
+    layers = list(problem.demand.moe_layers)
+    rows_LP = running_layout(problem).slot_to_expert_LP[layers].astype(np.int64)
+    return rows_LP.reshape(len(layers), problem.topology.gpus, problem.slots_per_gpu)
+
+
 def current_slots(problem: Problem) -> Slots | None:
     """Return the MoE rows of the running layout; None without one, or where a GPU holds an expert twice."""
     if problem.current is None:
@@ -24,8 +40,7 @@ def current_slots(problem: Problem) -> Slots | None:
     layers = list(problem.demand.moe_layers)
     if (problem.current.replicas_LEG[layers] > 1).any():
         return None
-    rows_LP = problem.current.slot_to_expert_LP[layers].astype(np.int64)
-    return rows_LP.reshape(len(layers), problem.topology.gpus, problem.slots_per_gpu)
+    return running_slots(problem)
 
 
 def moved_slots(slots_LGP: Slots, current_LGP: Slots, *, experts: int) -> int:
@@ -51,7 +66,7 @@ def with_gpus_renamed(instance: Instance, plans: Plans, current_LGP: Slots) -> P
         nodes = 1 if instance.even else instance.nodes
         renamed_LEG[layer][:, _best_names(hosts_LEG[layer], now_LEG[layer], nodes=nodes)] = hosts_LEG[layer]
     renamed = plans_of(instance, slots_of_hosts(renamed_LEG))
-    worse_L = (renamed.peak_WL > plans.peak_WL * (1 + 1e-12)).any(axis=0)
+    worse_L: Bools = (renamed.peak_WL - plans.peak_WL * (1 + 1e-12)).max(axis=0) > 0
     slots_LGP = np.where(worse_L[:, None, None], plans.slots_LGP, renamed.slots_LGP)
     return plans_of(instance, slots_LGP)
 
@@ -86,11 +101,8 @@ def layout_of(problem: Problem, plans: Plans) -> Layout:
     Those keep the running layout's row, or the trivial one (slot p holds expert p modulo experts). Inside a GPU
     experts keep the slot that they have in the running layout; without one they are in ascending order.
     """
-    demand, slots = problem.demand, problem.slots
-    layers = list(demand.moe_layers)
-    rows_LP = np.tile(np.arange(slots) % demand.experts, (demand.layers, 1))
-    if problem.current is not None:
-        rows_LP = problem.current.slot_to_expert_LP.astype(np.int64)
-    rows_LP[layers] = np.sort(plans.slots_LGP, axis=2).reshape(len(layers), slots)
-    layout = Layout(rows_LP.astype(np.int32), gpus=problem.topology.gpus, experts=demand.experts)
+    layers = list(problem.demand.moe_layers)
+    rows_LP = running_layout(problem).slot_to_expert_LP.astype(np.int64)
+    rows_LP[layers] = np.sort(plans.slots_LGP, axis=2).reshape(len(layers), problem.slots)
+    layout = Layout(rows_LP.astype(np.int32), gpus=problem.topology.gpus, experts=problem.demand.experts)
     return layout if problem.current is None else align(layout, to=problem.current)

@@ -93,10 +93,13 @@ def choose_smallest_peak(columns: Columns, *, seed: int, effort: float) -> Ints:
     return start_L if chosen_L is None else chosen_L
 
 
-def choose_under_cap(columns: Columns, *, cap: float, seed: int, effort: float) -> Ints | None:
+def choose_under_cap(
+    columns: Columns, *, cap: float, seed: int, effort: float, hint_L: Ints | None = None
+) -> Ints | None:
     """Return the column of every layer for most local share under the cap, int64 [L]; None if none was found."""
     model = cp_model.CpModel()
-    taken = one_column_each(model, columns, hint_L=exchanges_under_cap(columns, cap=cap))
+    hint_L = exchanges_under_cap(columns, cap=cap) if hint_L is None else hint_L
+    taken = one_column_each(model, columns, hint_L=hint_L)
     for used in windows_used(columns, taken):
         model.add(used <= int(cap * SCALE))
     gain_CL = np.rint(columns.local_CL * SCALE).astype(np.int64)

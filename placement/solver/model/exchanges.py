@@ -80,11 +80,13 @@ def exchanges_under_cap(columns: Columns, *, cap: float) -> Ints:
             chosen_L = flattest_exchanges(columns)
             break
         chosen_L[layer] = column
+    return _exchange(columns, chosen_L, _excess_then_local(columns, cap=cap))
 
-    def excess_then_local(used_CW: Floats, local_C: Floats) -> Floats:
-        return np.asarray(np.maximum(used_CW - cap, 0.0).sum(axis=1) * columns.layers - local_C)
 
-    return _exchange(columns, chosen_L, excess_then_local)
+def exchanges_at_prices(columns: Columns, *, cap: float, price_W: Floats) -> Ints:
+    """Choose every layer's cheapest column at prices, then let layers change column until everything fits."""
+    chosen_L = ((price_W[:, None] * columns.peak_CWL).sum(axis=1) - columns.local_CL).argmin(axis=0)
+    return _exchange(columns, chosen_L, _excess_then_local(columns, cap=cap))
 
 
 def _exchange(columns: Columns, chosen_L: Ints, cost: Callable[[Floats, Floats], Floats]) -> Ints:
@@ -104,6 +106,13 @@ def _exchange(columns: Columns, chosen_L: Ints, cost: Callable[[Floats, Floats],
         if np.array_equal(before_L, chosen_L):
             break
     return chosen_L
+
+
+def _excess_then_local(columns: Columns, *, cap: float) -> Callable[[Floats, Floats], Floats]:
+    def cost(used_CW: Floats, local_C: Floats) -> Floats:
+        return np.asarray(np.maximum(used_CW - cap, 0.0).sum(axis=1) * columns.layers - local_C)
+
+    return cost
 
 
 def _soft_maximum(temperature: float, used_CW: Floats, _: Floats) -> Floats:
