@@ -100,8 +100,7 @@ def descend(placing: Placing, goal: Goal, effort: Effort, *, order_G: Ints, dead
 
 def _worth_other_replicas(placing: Placing, goal: Goal, rows: Ints) -> Ints:
     """Leave out layers in which balance is settled, unless replicas are also worth something for locality."""
-    matters = goal.local_weight > TIES_ONLY or placing.instance.slots == placing.instance.experts
-    return rows if matters else rows[~goal.settled(placing, rows)]
+    return rows if goal.local_weight > TIES_ONLY else rows[~goal.settled(placing, rows)]
 
 
 def _try_replacements(placing: Placing, goal: Goal, rows: Ints, *, trials: int, deadline: Deadline) -> None:
