@@ -17,7 +17,7 @@ from placement.layout import Layout
 from placement.notice import Notice
 from placement.plan import Plan
 from placement.plan_header import PlanInput, PlannedModel, PlanOptions, SlotsFrom
-from placement.planner import Effort, Setting, make_plan, solve_problem
+from placement.planner import Effort, Setting, make_plan, solve_problem, solve_with_pareto
 from placement.problem import LocalScope, Objective, Problem
 from placement.slots import smallest_slots_per_gpu
 from placement.topology import MAX_GPUS, Topology
@@ -31,6 +31,7 @@ MAX_SEED = 2**31 - 1
 
 MAX_THREADS = 1024
 MAX_EXPERT_BYTES = 2**50
+MAX_MOVED_BYTES = 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,9 @@ class PlanRequest:
     seed: int = 0
     threads: int = 1
     workers: Workers = 1
+    max_moved_slots: int | None = None
+    max_moved_bytes: int | None = None
+    pareto: bool = False
 
     def __post_init__(self) -> None:
         if self.local_target is not None and not 0 < self.local_target <= 1:
@@ -84,8 +88,35 @@ class PlanRequest:
             raise BadOption(f"--expert-groups is {self.expert_groups}; a model has at least 1 group.")
         if self.expert_bytes is not None and not 1 <= self.expert_bytes <= MAX_EXPERT_BYTES:
             raise BadOption(f"--expert-bytes is {self.expert_bytes}; it is a number from 1 to {MAX_EXPERT_BYTES}.")
+        self._check_moves()
         if self.test and self.holdout is not None:
             raise BadOption("--holdout and --test exclude each other; give one.")
+
+    def _check_moves(self) -> None:
+        for option, most in (("--max-moved-slots", self.max_moved_slots), ("--max-moved-bytes", self.max_moved_bytes)):
+            if most is not None and not 0 <= most <= MAX_MOVED_BYTES:
+                raise BadOption(f"{option} is {most}; it is a number from 0 (nothing moves) to {MAX_MOVED_BYTES}.")
+        if self.max_moved_slots is not None and self.max_moved_bytes is not None:
+            raise BadOption("--max-moved-slots and --max-moved-bytes exclude each other; give one.")
+        if self.max_moved_bytes is not None and self.expert_bytes is None:
+            raise BadOption(
+                "--max-moved-bytes needs --expert-bytes, the bytes of one expert's weights in one layer; or give "
+                "--max-moved-slots."
+            )
+        limited = self.most_moved_slots is not None
+        if self.fit and (limited or self.pareto):
+            given = "a limit on moves" if limited else "--pareto"
+            raise BadOption(
+                f"--fit and {given} exclude each other: an engine that gets another number of slots starts anew; give "
+                "--slots-per-gpu or --redundant."
+            )
+
+    @property
+    def most_moved_slots(self) -> int | None:
+        """Slots that may move, None for any number."""
+        if self.max_moved_bytes is not None and self.expert_bytes is not None:
+            return self.max_moved_bytes // self.expert_bytes
+        return self.max_moved_slots
 
     @property
     def slots_from(self) -> SlotsFrom:
@@ -147,17 +178,16 @@ def _plan(
     progress: Callable[[float], None] | None,
 ) -> Plan:
     fan_out = None if crew is None else FanOut(crew)
-    solved, solution = solve_problem(
-        problem,
-        effort=Effort(
-            seed=request.seed, time_limit_s=request.time_limit_s, threads=request.threads, map_tasks=fan_out
-        ),
-        fit_to=_target(request) if request.fit else None,
-        progress=progress,
-    )
+    effort = Effort(seed=request.seed, time_limit_s=request.time_limit_s, threads=request.threads, map_tasks=fan_out)
+    moving_less: tuple[Layout, ...] = ()
+    if request.pareto:
+        solution, moving_less = solve_with_pareto(problem, effort=effort, progress=progress)
+    else:
+        fit_to = _target(request) if request.fit else None
+        problem, solution = solve_problem(problem, effort=effort, fit_to=fit_to, progress=progress)
     if fan_out is not None:
         solution = replace(solution, notices=(*solution.notices, *fan_out.notices))
-    return make_plan(solved, solution, setting)
+    return make_plan(problem, solution, setting, moving_less=moving_less)
 
 
 def _prepare(paths: Sequence[Path], read: ReadOptions, request: PlanRequest) -> tuple[Problem, Setting]:
@@ -220,6 +250,7 @@ def _problem(request: PlanRequest, loaded: LoadedDemand, topology: Topology) -> 
         max_imbalance=request.max_imbalance,
         dispatch=request.dispatch,
         current=_current(request, loaded, topology),
+        max_moved_slots=request.most_moved_slots,
     )
 
 
@@ -250,6 +281,7 @@ def _options(request: PlanRequest) -> PlanOptions:
         holdout_share=request.holdout or 0.0,
         capacity_factor=request.capacity_factor,
         time_limit_s=request.time_limit_s,
+        max_moved_slots=request.most_moved_slots,
     )
 
 

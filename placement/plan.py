@@ -20,6 +20,7 @@ from placement.errors import BadPlan
 from placement.layout import Layout
 from placement.metrics import LayerMetrics, Metrics, WindowMetrics
 from placement.notice import Notice
+from placement.pareto import MovePoint
 from placement.plan_header import PlanInput, PlannedModel, PlanOptions
 from placement.problem import LocalScope, Objective
 from placement.solution import Bound, Status
@@ -113,6 +114,8 @@ class Plan:
     notices : tuple of Notice
     solve_seconds : float or None
         None in a plan that was read back.
+    pareto : tuple of MovePoint
+        Plans that move less and what they are worth, where asked for; printed, not stored.
 
     Raises
     ------
@@ -136,6 +139,7 @@ class Plan:
     load_after_LG: npt.NDArray[np.int64]
     notices: tuple[Notice, ...] = ()
     solve_seconds: float | None = None
+    pareto: tuple[MovePoint, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("heat_LE", "load_before_LG", "load_after_LG"):
@@ -228,7 +232,8 @@ class Plan:
 
     def summary(self) -> dict[str, Any]:
         """Return what ``moeplan plan --json`` prints."""
-        return {**self._summary(), "solve_seconds": self.solve_seconds}
+        pareto = {"pareto": [point.to_dict() for point in self.pareto]} if self.pareto else {}
+        return {**self._summary(), "solve_seconds": self.solve_seconds, **pareto}
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``PLAN.json`` holds: header, summary, what the report draws, and the layout."""

@@ -70,6 +70,8 @@ class PlanOptions:
         Which option set the slots per GPU.
     seed : int
     time_limit_s : float or None
+    max_moved_slots : int or None
+        Slots that were allowed to move, None for any number.
     """
 
     objective: Objective
@@ -84,3 +86,4 @@ class PlanOptions:
     holdout_share: float = 0.0
     capacity_factor: float = 1.25
     time_limit_s: float | None = None
+    max_moved_slots: int | None = None

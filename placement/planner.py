@@ -9,13 +9,15 @@ from importlib.metadata import version
 from placement.comparison import CURRENT, OURS, Comparison, compare
 from placement.demand import Demand
 from placement.diff import diff
+from placement.layout import Layout
 from placement.notice import Notice
+from placement.pareto import MOVE_SHARES, move_points
 from placement.plan import Moves, Plan
 from placement.plan_header import PlanInput, PlannedModel, PlanOptions
 from placement.problem import LocalScope, Problem
 from placement.score import loads_WLG
 from placement.solution import Solution, Status
-from placement.solver import MapTasks, fit, solve
+from placement.solver import MapTasks, fit, solve, solve_within_shares
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,27 @@ def solve_problem(
     return replace(problem, slots_per_gpu=slots_per_gpu), solution
 
 
-def make_plan(problem: Problem, solution: Solution, setting: Setting) -> Plan:
-    """Judge a solution with the ruler, beside the baselines, and put everything into a plan."""
+def solve_with_pareto(
+    problem: Problem, *, effort: Effort, progress: Callable[[float], None] | None = None
+) -> tuple[Solution, tuple[Layout, ...]]:
+    """Solve, and plan within parts of the free plan's moves; return the solution and the layouts of those plans."""
+    solution, within = solve_within_shares(
+        problem,
+        MOVE_SHARES,
+        seed=effort.seed,
+        time_limit_s=effort.time_limit_s,
+        threads=effort.threads,
+        map_tasks=effort.map_tasks,
+        progress=progress,
+    )
+    return solution, tuple(each.layout for each in within)
+
+
+def make_plan(problem: Problem, solution: Solution, setting: Setting, *, moving_less: Sequence[Layout] = ()) -> Plan:
+    """Judge a solution with the ruler, beside the baselines, and put everything into a plan.
+
+    ``moving_less`` are layouts for the plan's ``pareto``.
+    """
     options = replace(setting.options, max_imbalance_used=solution.max_imbalance)
     comparison = compare(
         problem,
@@ -136,6 +157,7 @@ def make_plan(problem: Problem, solution: Solution, setting: Setting) -> Plan:
         ),
         notices=_unique((*setting.notices, *solution.notices, *comparison.notices)),
         solve_seconds=solution.solve_seconds,
+        pareto=move_points(problem, moving_less, before=comparison.before, expert_bytes=setting.expert_bytes),
     )
 
 

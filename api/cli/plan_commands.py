@@ -109,6 +109,23 @@ Current = Annotated[
 ExpertBytes = Annotated[
     int | None, typer.Option(help="Bytes of one expert's weights in one layer, for moved_bytes.", show_default=False)
 ]
+MaxMovedSlots = Annotated[
+    int | None,
+    typer.Option(
+        help="Slots that may be filled from another GPU on the way from --current (without it: from the trivial "
+        "layout, with which engines start).",
+        show_default=False,
+    ),
+]
+MaxMovedBytes = Annotated[
+    int | None, typer.Option(help="The same limit in bytes of weights; needs --expert-bytes.", show_default=False)
+]
+Pareto = Annotated[
+    bool,
+    typer.Option(
+        "--pareto", help="Also plan within 0, 5, 10, 25, 50 and 100 % of the free plan's moves: gain against moves."
+    ),
+]
 DraftExperts = Annotated[
     int | None,
     typer.Option(help="Experts of the draft (MTP) model: checks that its slots divide too.", show_default=False),
@@ -150,6 +167,9 @@ def plan(
     capacity_factor: cli.CapacityFactor = 1.25,
     expert_groups: Groups = None,
     expert_bytes: ExpertBytes = None,
+    max_moved_slots: MaxMovedSlots = None,
+    max_moved_bytes: MaxMovedBytes = None,
+    pareto: Pareto = False,
     draft_experts: DraftExperts = None,
     draft_redundant: DraftRedundant = None,
     live_gpus: LiveGpus = None,
@@ -186,6 +206,9 @@ def plan(
         capacity_factor=capacity_factor,
         expert_groups=expert_groups,
         expert_bytes=expert_bytes,
+        max_moved_slots=max_moved_slots,
+        max_moved_bytes=max_moved_bytes,
+        pareto=pareto,
         draft_experts=draft_experts,
         draft_redundant=draft_redundant,
         live_gpus=live_gpus,
@@ -249,6 +272,9 @@ def compare(
     capacity_factor: cli.CapacityFactor = 1.25,
     expert_groups: Groups = None,
     expert_bytes: ExpertBytes = None,
+    max_moved_slots: MaxMovedSlots = None,
+    max_moved_bytes: MaxMovedBytes = None,
+    pareto: Pareto = False,
     draft_experts: DraftExperts = None,
     draft_redundant: DraftRedundant = None,
     live_gpus: LiveGpus = None,
@@ -285,6 +311,9 @@ def compare(
         capacity_factor=capacity_factor,
         expert_groups=expert_groups,
         expert_bytes=expert_bytes,
+        max_moved_slots=max_moved_slots,
+        max_moved_bytes=max_moved_bytes,
+        pareto=pareto,
         draft_experts=draft_experts,
         draft_redundant=draft_redundant,
         live_gpus=live_gpus,

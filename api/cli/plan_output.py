@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.cli.output import metrics_table, number, print_notices, print_table, windows_table
+from api.cli.output import TextTable, metrics_table, number, print_notices, print_table, windows_table
 from placement.comparison import OURS
 from placement.plan import Plan
 from placement.problem import LocalScope
@@ -22,8 +22,27 @@ def print_plan(plan: Plan) -> None:
         print_table(metrics_table(judged, title="judged on what was not planned on (--test or --holdout)"))
     if len(plan.metrics.windows) > 1:
         print_table(windows_table(plan.metrics))
+    if plan.pareto:
+        print_table(_moves_table(plan))
     print(_verdict(plan))
     print_notices([notice.to_dict() for notice in plan.notices])
+
+
+def _moves_table(plan: Plan) -> TextTable:
+    """Build the table of plans that move less: what they move, and what they are worth."""
+    local = "local_node" if plan.options.local_scope is LocalScope.NODE else "local_gpu"
+    table = TextTable(
+        "moved_slots",
+        "moved_bytes",
+        local,
+        "imbalance of the worst window",
+        title=f"gain against moves from the {plan.moves.before} layout",
+    )
+    for point in plan.pareto:
+        moved_bytes = "-" if point.moved_bytes is None else str(point.moved_bytes)
+        share = point.local_node if plan.options.local_scope is LocalScope.NODE else point.local_gpu
+        table.add_row(str(point.moved_slots), moved_bytes, number(share), number(point.imbalance))
+    return table
 
 
 def _verdict(plan: Plan) -> str:
@@ -45,6 +64,8 @@ def _verdict(plan: Plan) -> str:
     reached = plan.local is not None and plan.local >= target
     planned_on = "" if plan.metrics.holdout is None else " on what was planned on" + _kept_apart(plan)
     worst, cap = plan.metrics.worst_window.imbalance, plan.options.max_imbalance_used
+    most = plan.options.max_moved_slots
+    allowed = "" if most is None else f"; {most} were allowed"
     slots = len(plan.model.moe_layers) * plan.slots_per_gpu * plan.topology.gpus
     return "\n".join(
         (
@@ -52,7 +73,7 @@ def _verdict(plan: Plan) -> str:
             *(f"proven: {each}" for each in proven),
             f"local share {local}: the target of {target:.0%} is {'reached' if reached else 'missed'}{planned_on}",
             f"imbalance of the worst window {number(worst)}, limit {cap:.4g}",
-            f"moves {plan.moves.moved_slots} of {slots} slots from the {plan.moves.before} layout",
+            f"moves {plan.moves.moved_slots} of {slots} slots from the {plan.moves.before} layout{allowed}",
         )
     )
 

@@ -1,4 +1,5 @@
-"""Where experts should live: ``solve`` for given slots, ``fit`` for the fewest slots that reach a local share.
+"""Where experts should live: ``solve`` for given slots, ``fit`` for the fewest slots that reach a local share,
+``solve_within_shares`` for what plans that move less are worth.
 
 How a plan is made (one file per step):
 
@@ -9,13 +10,14 @@ How a plan is made (one file per step):
 4. ``generation``: layouts found at several prices for imbalance are columns of a master (``model.columns``), whose
    duals are the next prices; at the end every layer takes one column.
 5. ``refine``, ``exact_stage``: CP-SAT on small layers (``model``), for better columns and for proofs.
-6. ``staying``, ``sticky``: as few moves from the running layout as possible; ``proofs``: what is proven.
+6. ``staying``, ``sticky``: as few moves from the running layout as possible; ``move_budget``: at most so many;
+   ``proofs``: what is proven; ``notices``: what has to be said.
 """
 
 from __future__ import annotations
 
 from placement.solver.batches import MapTasks
 from placement.solver.fit import fit
-from placement.solver.solve import solve
+from placement.solver.solve import solve, solve_within_shares
 
-__all__ = ["MapTasks", "fit", "solve"]
+__all__ = ["MapTasks", "fit", "solve", "solve_within_shares"]

@@ -39,7 +39,8 @@ def fit(
     Parameters
     ----------
     problem
-        Its ``slots_per_gpu`` is not used; a current layout is used only at its own number of slots.
+        Its ``slots_per_gpu`` is not used; a current layout is used only at its own number of slots. Without
+        ``max_moved_slots``: an engine that gets another number of slots starts anew.
     local_target
         Share of the problem's ``local_scope``, 0..1.
     most_slots_per_gpu
@@ -59,7 +60,8 @@ def fit(
     Raises
     ------
     BadOption
-        The target is no share, nothing is local under ``even`` dispatch, or fewer slots than experts are allowed.
+        The target is no share, nothing is local under ``even`` dispatch, fewer slots than experts are allowed, or
+        moves are limited.
     """
     started_s = time.perf_counter()
     deadline = Deadline.after(time_limit_s)
@@ -88,6 +90,11 @@ def _range(problem: Problem, local_target: float, most_slots_per_gpu: int | None
         raise BadOption(f"the local target is {local_target}; it is a share from 0 to 1, like 0.6.")
     if problem.dispatch is Dispatch.EVEN:
         raise BadOption("under even dispatch nothing is local, so no number of slots reaches a local target.")
+    if problem.max_moved_slots is not None:
+        raise BadOption(
+            f"at most {problem.max_moved_slots} slots may move, but the number of slots is to be found; give it, or "
+            "leave the limit out."
+        )
     experts, gpus = problem.demand.experts, problem.topology.gpus
     fewest = smallest_slots_per_gpu(experts=experts, gpus=gpus)
     last = experts if most_slots_per_gpu is None else min(experts, most_slots_per_gpu)
