@@ -132,6 +132,7 @@ def chosen_columns(
     model: cp_model.CpModel, taken: list[list[cp_model.IntVar]], *, seed: int, effort: float
 ) -> Ints | None:
     solver = cp_model.CpSolver()
+    solver.parameters.catch_sigint_signal = False  # or Ctrl-C would end the process without unwinding
     solver.parameters.random_seed = seed
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = effort

@@ -117,6 +117,7 @@ def _peaks(model: cp_model.CpModel, numbers: LayerNumbers) -> list[cp_model.IntV
 
 def _solve(model: cp_model.CpModel, layers: Sequence[LayerVariables], limits: Limits) -> Exact:
     solver = cp_model.CpSolver()
+    solver.parameters.catch_sigint_signal = False  # or Ctrl-C would end the process without unwinding
     solver.parameters.random_seed = limits.seed
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = limits.effort
