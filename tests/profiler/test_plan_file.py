@@ -134,7 +134,8 @@ def _paths(value: Any, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
 
 def test_every_field_is_needed(document: dict[str, Any]) -> None:
     """Only what has a default, so that files written before it existed stay readable, and a baseline may be absent."""
-    options = {("options", name) for name in ("local_target", "holdout_share", "capacity_factor", "time_limit_s")}
+    defaulted = ("local_target", "holdout_share", "capacity_factor", "time_limit_s", "max_moved_slots")
+    options = {("options", name) for name in defaulted}
     for path in _paths(document):
         changed = copy.deepcopy(document)
         inner = changed
