@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import resource
 import sys
 import time
@@ -52,6 +53,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds, for the rows with a limit")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
+    os.environ.setdefault("RAY_ADDRESS", "local")  # a cluster of this run's own, not one that others may end
     base = Case(chosen.layers, chosen.experts, chosen.gpus, chosen.slots_per_gpu, chosen.windows, chosen.seed)
     print_head(
         f"{base.layers} layers x {base.experts} experts on {base.gpus} GPUs with {base.slots_per_gpu} slots each, "
