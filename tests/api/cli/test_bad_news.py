@@ -111,7 +111,9 @@ def test_signals_end_a_command_without_leavings(
 ) -> None:
     out = tmp_path / "trace.parquet"
     out.write_text("as before")
+    # A test run in the background, or under nohup, ignores these; the command then rightly does so too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def interrupted(path: Path) -> None:
         assert path.suffix == ".tmp"
