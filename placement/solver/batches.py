@@ -70,6 +70,7 @@ class Searcher:
         """Improve every layer for prices per window and a weight on local share."""
         order_G = np.random.default_rng(self.seed).permutation(self.instance.gpus)
         price_WL = price_W[:, None] * self.instance.weight_WL
+        batches = list(self._batches())
         tasks = (
             SearchTask(
                 self.instance.take(batch),
@@ -78,9 +79,10 @@ class Searcher:
                 local_weight,
                 effort,
                 order_G,
-                self.deadline,
+                # What is left of the time is for all the batches that are left, or the last layers would get none.
+                self.deadline.part(1 / (len(batches) - index)),
             )
-            for batch in self._batches()
+            for index, batch in enumerate(batches)
         )
         done = list(self.map_tasks(run_search, tasks))
         return Plans(

@@ -23,6 +23,10 @@ class Deadline:
     def __reduce__(self) -> tuple[Callable[[float | None], Deadline], tuple[float | None]]:
         return Deadline.after, (None if self.at_s == float("inf") else self.left_s,)
 
+    def part(self, share: float) -> Deadline:
+        """Return an earlier deadline: after ``share`` (0..1) of what is left."""
+        return self if self.at_s == float("inf") else Deadline.after(self.left_s * share)
+
     @property
     def passed(self) -> bool:
         return time.monotonic() >= self.at_s

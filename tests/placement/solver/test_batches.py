@@ -63,3 +63,11 @@ def _by_post(task: SearchTask) -> SearchTask:
 
 def _solved_by(map_tasks: MapTasks, problem: Problem) -> str:
     return solve(problem, map_tasks=map_tasks).layout.hash
+
+
+def test_a_part_of_what_is_left_ends_earlier() -> None:
+    assert Deadline().part(0.5) == Deadline()
+    whole = Deadline.after(100.0)
+    half = whole.part(0.5)
+    assert 0 < half.left_s <= whole.left_s / 2 + 0.1
+    assert Deadline.after(-1.0).part(0.5).passed
