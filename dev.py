@@ -45,7 +45,8 @@ def main(arguments: list[str]) -> int:
 
 def install() -> None:
     """Make the virtual environment and install, unless the last install still fits."""
-    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + (ROOT / "constraints.txt").read_bytes()).hexdigest()
+    versions = (ROOT / "pyproject.toml").read_bytes() + (ROOT / "constraints.txt").read_bytes()
+    wanted = hashlib.sha256(versions).hexdigest()
     if STAMP.is_file() and STAMP.read_text() == wanted:
         return
     if not (BIN / "python").exists():
