@@ -10,8 +10,9 @@ How a plan is made (one file per step):
 4. ``generation``: layouts found at several prices for imbalance are columns of a master (``model.columns``), whose
    duals are the next prices; at the end every layer takes one column.
 5. ``refine``, ``exact_stage``: CP-SAT on small layers (``model``), for better columns and for proofs.
-6. ``staying``, ``sticky``: as few moves from the running layout as possible; ``move_budget``: at most so many;
-   ``proofs``: what is proven; ``notices``: what has to be said.
+6. ``move_pool``, ``move_budget``: plans between the running layout and the one that moves freely, at a price on moves;
+   ``staying``, ``sticky``: as few moves as an equally good plan needs.
+7. ``proofs``: what is proven; ``notices``: what has to be said.
 """
 
 from __future__ import annotations

@@ -9,30 +9,17 @@ layer takes one column, within the budget.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from dataclasses import replace
 
 from placement.errors import Infeasible
 from placement.problem import Objective, Problem
-from placement.solver.batches import Searcher
-from placement.solver.generation import CAP_SLACK, CHOICE_EFFORT, TIE_WEIGHT
-from placement.solver.instance import Bools, Floats, Instance, Ints
-from placement.solver.local_search import Effort
-from placement.solver.model.exchanges import Columns
-from placement.solver.model.move_budget import (
-    BudgetedColumns,
-    Prices,
-    choose_smallest_peak_within,
-    choose_under_cap_within,
-    prices_of_smallest_peak_within,
-    prices_under_cap_within,
-)
-from placement.solver.placing import Slots
-from placement.solver.plans import Plans, combine, plans_of
+from placement.solver.generation import CAP_SLACK, TIE_WEIGHT
+from placement.solver.model.move_budget import Prices, prices_of_smallest_peak_within, prices_under_cap_within
+from placement.solver.move_pool import MovePool
+from placement.solver.plans import Plans
 from placement.solver.stages import Outcome, Stages
 from placement.solver.starts import hosts_of_slots
-from placement.solver.sticky import running_slots, with_gpus_renamed
+from placement.solver.sticky import running_slots
 
 ROUNDS = 6
 """Columns looked for at the master's prices, per budget and goal."""
@@ -44,119 +31,13 @@ HALVINGS = 4
 """How often the free plan's moves are halved on the way to a small budget, at most."""
 
 FEW_LAYERS = 8
-STEPS = 16
-"""Steps of one replacement or swap per layer that are kept as columns, up to so many layers."""
-
-ONE_REPLACEMENT = Effort(doublings=(6,), tours=0, hot_steps=0, replacements=1)
-ONE_SWAP = Effort(doublings=(6,), tours=0, hot_steps=1, replacements=0)
+"""Layers up to which columns are added in small steps."""
 
 ROOM = 4e-3
 """How far below the cap mixtures are brought, so that whole columns can keep it."""
 
 STALLS = 2
 """Rounds without progress after which no more columns are looked for."""
-
-
-@dataclass(frozen=True, eq=False)
-class MovePool:
-    """Columns with what each moves from the running layout; layers mix freely, within a budget.
-
-    Attributes
-    ----------
-    searcher : Searcher
-    effort : Effort
-    start : Plans
-        The running layout; what it holds twice on a GPU is replaced.
-    now_LEG : ndarray
-        bool, what every GPU holds now.
-    columns : list of Plans
-    passed : set of int
-        Budgets for which there are columns.
-    """
-
-    searcher: Searcher
-    effort: Effort
-    start: Plans
-    now_LEG: Bools
-    columns: list[Plans]
-    passed: set[int] = field(default_factory=set)
-
-    @property
-    def instance(self) -> Instance:
-        return self.searcher.instance
-
-    def moved_L(self, plans: Plans) -> Ints:
-        """Count the experts per layer that come to a GPU which does not hold them now; int64 [L]."""
-        hosts_LEG = hosts_of_slots(plans.slots_LGP, experts=self.instance.experts)
-        moved_L: Ints = (hosts_LEG & ~self.now_LEG).sum(axis=(1, 2))
-        return moved_L
-
-    def moved(self, plans: Plans) -> int:
-        return int(self.moved_L(plans).sum())
-
-    def master(self, most_moved: int) -> BudgetedColumns:
-        columns = Columns(
-            np.stack([plans.local_L for plans in self.columns]), np.stack([plans.peak_WL for plans in self.columns])
-        )
-        return BudgetedColumns(columns, np.stack([self.moved_L(plans) for plans in self.columns]), most_moved)
-
-    def search(self, priced: Prices, *, local_weight: float) -> None:
-        """Improve the cheapest columns at prices for imbalance and for moves, and keep the result as a column."""
-        price_W, price = priced.price_W, priced.price_of_a_move
-        cost_CL = np.stack(
-            [plans.cost_L(price_W[:, None], local_weight) + price * self.moved_L(plans) for plans in self.columns]
-        )
-        cheapest = combine(self.columns, cost_CL.argmin(axis=0))
-        staying_LEG: Floats = price * self.now_LEG.astype(np.float64)
-        instance = replace(self.instance, value_LEM=self.instance.value_LEM * local_weight, staying_LEG=staying_LEG)
-        searcher = replace(self.searcher, instance=instance)
-        found = searcher.improve(cheapest.slots_LGP, price_W=price_W, local_weight=1.0, effort=self.effort)
-        # Its shares hold the worth of what stays: count again without.
-        self.columns.append(plans_of(self.instance, found.slots_LGP))
-
-    def walk(self, prices: Prices, *, local_weight: float) -> None:
-        """Go from the running layout step by step, one replacement or one swap per layer, and keep every step."""
-        plans = self.start
-        for _ in range(STEPS):
-            steps = [
-                self.searcher.improve(plans.slots_LGP, price_W=prices.price_W, local_weight=local_weight, effort=effort)
-                for effort in (ONE_REPLACEMENT, ONE_SWAP)
-            ]
-            changed = [step for step in steps if not np.array_equal(step.slots_LGP, plans.slots_LGP)]
-            if not changed or self.searcher.deadline.passed:
-                return
-            self.columns.extend(changed)
-            plans = changed[0]
-
-    def flattest(self, most_moved: int) -> Plans:
-        """Mix the columns for a small worst window within the budget."""
-        chosen_L = choose_smallest_peak_within(self.master(most_moved), seed=self.searcher.seed, effort=CHOICE_EFFORT)
-        return min(self._fitting(chosen_L, most_moved), key=lambda plans: (plans.imbalance, -plans.local))
-
-    def most_local(self, most_moved: int, *, cap: float) -> Plans | None:
-        """Mix the columns for most local share under the cap and within the budget; of equal ones move least."""
-        cap *= 1 + CAP_SLACK
-        chosen_L = choose_under_cap_within(
-            self.master(most_moved), cap=cap, seed=self.searcher.seed, effort=CHOICE_EFFORT
-        )
-        flat = [plans for plans in self._fitting(chosen_L, most_moved) if plans.imbalance <= cap]
-        return max(flat, key=lambda plans: (plans.local, -self.moved(plans), -plans.imbalance), default=None)
-
-    def _fitting(self, chosen_L: Ints | None, most_moved: int) -> list[Plans]:
-        """Return the plans within the budget: columns as they are, and the mixture."""
-        mixed = [] if chosen_L is None else [combine(self.columns, chosen_L)]
-        return [plans for plans in [*self.columns, *mixed] if self.moved(plans) <= most_moved]
-
-
-def move_pool(stages: Stages, problem: Problem, wanted: Outcome) -> MovePool:
-    """Start with the running layout and with the plan that moves freely."""
-    running_LGP = running_slots(problem)
-    now_LEG = hosts_of_slots(running_LGP, experts=problem.demand.experts)
-    start = plans_of(stages.instance, without_duplicates(running_LGP, heat_LE=_heat(stages.instance)))
-    renamed = with_gpus_renamed(stages.instance, wanted.plans, start.slots_LGP)
-    # Prices of moves do the work of trials: what a replacement gains is paid with moves.
-    effort = replace(stages.pool.effort, trials=0)
-    return MovePool(stages.pool.searcher, effort, start, now_LEG, [start, wanted.plans, renamed])
 
 
 def fewest_moves(problem: Problem) -> int:
@@ -202,8 +83,8 @@ def keep_within(pool: MovePool, stages: Stages, wanted: Outcome, *, most_moved: 
 
 def _flattest(pool: MovePool, wanted: Outcome, most_moved: int) -> Plans:
     """Look for the smallest worst window; of equal ones the most local."""
-    _add_flatter(pool, most_moved, good_enough=wanted.plans.imbalance)
-    _add_steps(pool, prices_of_smallest_peak_within(pool.master(most_moved)), local_weight=TIE_WEIGHT)
+    add_flatter(pool, most_moved, good_enough=wanted.plans.imbalance)
+    add_steps(pool, prices_of_smallest_peak_within(pool.master(most_moved)), local_weight=TIE_WEIGHT)
     flattest = pool.flattest(most_moved)
     return pool.most_local(most_moved, cap=flattest.imbalance) or flattest
 
@@ -211,18 +92,18 @@ def _flattest(pool: MovePool, wanted: Outcome, most_moved: int) -> Plans:
 def _most_local(pool: MovePool, wanted: Outcome, most_moved: int) -> Plans:
     """Look for the most local share under the cap, or under the smallest imbalance within the budget."""
     close_enough = wanted.plans.local
-    _add_flatter(pool, most_moved, good_enough=wanted.cap * (1 - ROOM))
-    _add_more_local(pool, most_moved, cap=wanted.cap, close_enough=close_enough)
-    _add_steps(pool, prices_under_cap_within(pool.master(most_moved), cap=wanted.cap), local_weight=1.0)
+    add_flatter(pool, most_moved, good_enough=wanted.cap * (1 - ROOM))
+    add_more_local(pool, most_moved, cap=wanted.cap, close_enough=close_enough)
+    add_steps(pool, prices_under_cap_within(pool.master(most_moved), cap=wanted.cap), local_weight=1.0)
     plans = pool.most_local(most_moved, cap=wanted.cap)
     if plans is None:
-        _add_steps(pool, prices_of_smallest_peak_within(pool.master(most_moved)), local_weight=TIE_WEIGHT)
+        add_steps(pool, prices_of_smallest_peak_within(pool.master(most_moved)), local_weight=TIE_WEIGHT)
         # The flatter the columns, the more of them fit.
-        _add_flatter(pool, most_moved, good_enough=1.0)
+        add_flatter(pool, most_moved, good_enough=1.0)
         plans = pool.most_local(most_moved, cap=wanted.cap)
     if plans is None:
         flattest = pool.flattest(most_moved)
-        _add_more_local(pool, most_moved, cap=flattest.imbalance, close_enough=close_enough)
+        add_more_local(pool, most_moved, cap=flattest.imbalance, close_enough=close_enough)
         plans = pool.most_local(most_moved, cap=flattest.imbalance) or flattest
     return plans
 
@@ -240,20 +121,20 @@ def _approach(pool: MovePool, wanted: Outcome, most_moved: int, *, localises: bo
         if budget in pool.passed:
             continue
         good_enough = wanted.cap * (1 - ROOM) if localises else wanted.plans.imbalance
-        _add_flatter(pool, budget, good_enough=good_enough, rounds=ROUNDS_ON_THE_WAY)
+        add_flatter(pool, budget, good_enough=good_enough, rounds=ROUNDS_ON_THE_WAY)
         if localises:
             close_enough = wanted.plans.local
-            _add_more_local(pool, budget, cap=wanted.cap, close_enough=close_enough, rounds=ROUNDS_ON_THE_WAY)
+            add_more_local(pool, budget, cap=wanted.cap, close_enough=close_enough, rounds=ROUNDS_ON_THE_WAY)
         pool.passed.add(budget)
 
 
-def _add_steps(pool: MovePool, prices: Prices | None, *, local_weight: float) -> None:
+def add_steps(pool: MovePool, prices: Prices | None, *, local_weight: float) -> None:
     """Add columns in small steps where there are few layers: those are mixed coarsely, a budget needs finer ones."""
     if prices is not None and pool.instance.layers <= FEW_LAYERS:
         pool.walk(prices, local_weight=local_weight)
 
 
-def _add_flatter(pool: MovePool, most_moved: int, *, good_enough: float, rounds: int = ROUNDS) -> None:
+def add_flatter(pool: MovePool, most_moved: int, *, good_enough: float, rounds: int = ROUNDS) -> None:
     """Add columns for a smaller worst window within the budget."""
 
     def priced() -> Prices | None:
@@ -263,7 +144,7 @@ def _add_flatter(pool: MovePool, most_moved: int, *, good_enough: float, rounds:
     _generate(pool, priced, local_weight=TIE_WEIGHT, rounds=rounds)
 
 
-def _add_more_local(pool: MovePool, most_moved: int, *, cap: float, close_enough: float, rounds: int = ROUNDS) -> None:
+def add_more_local(pool: MovePool, most_moved: int, *, cap: float, close_enough: float, rounds: int = ROUNDS) -> None:
     """Add columns for more local share under the cap within the budget."""
 
     def priced() -> Prices | None:
@@ -291,18 +172,3 @@ def _generate(pool: MovePool, priced: Callable[[], Prices | None], *, local_weig
 
 def _between(a: Prices, b: Prices) -> Prices:
     return replace(b, price_W=(a.price_W + b.price_W) / 2, price_of_a_move=(a.price_of_a_move + b.price_of_a_move) / 2)
-
-
-def _heat(instance: Instance) -> Floats:
-    return np.asarray((instance.total_WLE * instance.weight_WL[:, :, None]).sum(axis=0))
-
-
-def without_duplicates(slots_LGP: Slots, *, heat_LE: Floats) -> Slots:
-    """Replace what a GPU holds twice by the hottest experts that it lacks: the fewest moves from such a layout."""
-    repaired_LGP = slots_LGP.copy()
-    for layer, gpu in np.argwhere((np.diff(np.sort(slots_LGP, axis=2), axis=2) == 0).any(axis=2)).tolist():
-        held_P = repaired_LGP[layer, gpu]
-        spare = np.setdiff1d(np.arange(len(held_P)), np.unique(held_P, return_index=True)[1])
-        lacking = np.setdiff1d(np.arange(heat_LE.shape[1]), held_P)
-        held_P[spare] = lacking[np.argsort(-heat_LE[layer, lacking], kind="stable")][: len(spare)]
-    return repaired_LGP

@@ -15,13 +15,14 @@ from placement.solver.exact_stage import ExactStage
 from placement.solver.generation import Pool
 from placement.solver.instance import instance_of
 from placement.solver.local_search import effort_for
-from placement.solver.move_budget import MovePool, fewest_moves, keep_within, move_pool
+from placement.solver.move_budget import fewest_moves, keep_within
+from placement.solver.move_pool import MovePool, move_pool
 from placement.solver.notices import localises, notices_of
 from placement.solver.proofs import first_proofs, with_capped_local, with_host_set_imbalance
 from placement.solver.refine import ExactEffort
 from placement.solver.stages import Outcome, Stages
 from placement.solver.staying import stay_close
-from placement.solver.sticky import current_slots, layout_of, moved_slots, running_slots
+from placement.solver.sticky import layout_of, moved_slots, running_slots
 
 PROOF_TOLERANCE = 1e-8
 """A figure within this part of its bound equals it: rounding on both sides, no more."""
@@ -161,8 +162,8 @@ def _solutions(
         exact = ExactStage(instance, effort.exact(deadline))
         stages = Stages(instance, problem.demand.moe_layers, pool, exact, proofs, report)
         free = stages.run(problem.objective, cap=problem.max_imbalance)
-        if (current_LGP := current_slots(problem)) is not None:
-            free = stay_close(stages, free, current_LGP, objective=problem.objective)
+        if problem.current is not None:
+            free = stay_close(stages, free, running_slots(problem), objective=problem.objective)
         budgets = budgets_of(moved_slots(free.plans.slots_LGP, running_slots(problem), experts=instance.experts))
         for most_moved, outcome in zip(budgets, _within(stages, problem, free, budgets), strict=True):
             late = deadline.passed
@@ -198,7 +199,7 @@ def _within(stages: Stages, problem: Problem, free: Outcome, budgets: Sequence[i
         if most_moved is None:
             yield free
             continue
-        pool = pool or move_pool(stages, problem, free)
+        pool = pool or move_pool(stages, running_slots(problem), free)
         yield keep_within(pool, stages, free, most_moved=most_moved, objective=problem.objective)
 
 

@@ -33,16 +33,6 @@ def running_slots(problem: Problem) -> Slots:
     return rows_LP.reshape(len(layers), problem.topology.gpus, problem.slots_per_gpu)
 
 
-def current_slots(problem: Problem) -> Slots | None:
-    """Return the MoE rows of the running layout; None without one, or where a GPU holds an expert twice."""
-    if problem.current is None:
-        return None
-    layers = list(problem.demand.moe_layers)
-    if (problem.current.replicas_LEG[layers] > 1).any():
-        return None
-    return running_slots(problem)
-
-
 def moved_slots(slots_LGP: Slots, current_LGP: Slots, *, experts: int) -> int:
     """Count the experts that come to a GPU that does not hold them now."""
     new_LEG = hosts_of_slots(slots_LGP, experts=experts)

@@ -119,8 +119,8 @@ def test_what_is_gained_grows_with_the_budget(kind: str) -> None:
             for each, flat in zip(within, worst, strict=True)
             if flat <= free.max_imbalance * (1 + ROUNDING)
         ]
-        assert shares == sorted(shares)
-        assert len(shares) >= 3
+        assert shares == sorted(set(shares))
+        assert len(shares) >= 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
