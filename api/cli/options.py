@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from api.loading import read_options
+from profiler.readers.options import ReadOptions
 
 Inputs = Annotated[
     list[Path],
@@ -63,6 +67,29 @@ MapHistory = Annotated[
         help="JSON list of {from_pass, physical_to_logical_map}: layouts that ran while recording.", show_default=False
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadFlags:
+    """How recordings are read."""
+
+    model: ModelConfig = None
+    experts: Experts = None
+    ranks: Ranks = None
+    allow_partial: AllowPartial = False
+    map_history: MapHistory = None
+
+    def options(self) -> ReadOptions:
+        """Turn the flags into reader options."""
+        return read_options(
+            model=self.model,
+            experts=self.experts,
+            ranks=self.ranks,
+            allow_partial=self.allow_partial,
+            map_history=self.map_history,
+        )
+
+
 CapacityFactor = Annotated[
     float,
     typer.Option(

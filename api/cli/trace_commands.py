@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from api.cli import options as cli
+from api.cli.option_groups import flattened
 from api.cli.output import TextTable, print_json, print_line, print_notices, print_table, progress_bar
 from api.loading import read_options
 from profiler.inputs import open_inputs, trace_facts
@@ -43,21 +44,16 @@ def info(
 
 
 @app.command("import")
+@flattened
 def import_(
     inputs: cli.Inputs,
+    *,
     out: Annotated[Path, typer.Option(help="moeplan trace to write (.parquet).", show_default=False)],
-    model: cli.ModelConfig = None,
-    experts: cli.Experts = None,
-    ranks: cli.Ranks = None,
-    allow_partial: cli.AllowPartial = False,
-    map_history: cli.MapHistory = None,
+    read_with: cli.ReadFlags,
     as_json: cli.Json = False,
 ) -> None:
     """Turn any supported recording into one moeplan trace (Parquet)."""
-    options = read_options(
-        model=model, experts=experts, ranks=ranks, allow_partial=allow_partial, map_history=map_history
-    )
-    readers = open_inputs(inputs, options)
+    readers = open_inputs(inputs, read_with.options())
     for reader in readers:
         reader.require_complete()
     with progress_bar("importing") as advance:
