@@ -15,6 +15,7 @@ from placement.topology import Topology, flat_or_nodes, from_cost_matrix
 from profiler.inputs import OpenedInput, open_inputs
 from profiler.json_file import read_json
 from profiler.readers.options import ReadOptions
+from profiler.token_stream import RecordedTokens
 from profiler.trace import TraceHeader
 from profiler.windows import WindowBy, build_demand
 
@@ -31,6 +32,8 @@ class LoadedDemand:
     inputs : tuple of dict
         Name and SHA-256 of every input.
     notices : tuple of Notice
+    tokens, holdout_tokens : RecordedTokens or None
+        The tokens behind either demand; None where some input holds counts.
     """
 
     demand: Demand
@@ -38,6 +41,8 @@ class LoadedDemand:
     header: TraceHeader
     inputs: tuple[dict[str, str], ...]
     notices: tuple[Notice, ...]
+    tokens: RecordedTokens | None = None
+    holdout_tokens: RecordedTokens | None = None
 
 
 def read_options(
@@ -99,6 +104,8 @@ def load_demand(
         header=result.header,
         inputs=tuple(_identity(reader) for reader in readers),
         notices=tuple(result.notices),
+        tokens=result.tokens,
+        holdout_tokens=result.holdout_tokens,
     )
 
 

@@ -13,6 +13,7 @@ P       slots (physical experts); slot ``p`` is on GPU ``p // slots_per_gpu``
 G       GPUs (= EP ranks)
 N       nodes
 T, K    tokens, experts per token (top-k)
+Z       engine steps (forward passes)
 ======  ==============================================================
 
 The data flows one way: demand -> problem -> solver -> plan; ``score`` judges any layout.

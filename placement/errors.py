@@ -10,6 +10,7 @@
           |    +-- GpusNotPositive, BadTopology                     (topology)
           |    +-- BadDemandShape, NegativeCount, CountOutOfRange, EmptyProfile, SourceCountMismatch,
           |    |   BadWindow                                        (demand)
+          |    +-- BadTokens                                        (token traces)
           |    +-- BadMapShape, ExpertIdRange, ExpertMissing, SlotCountMismatch, LayoutMismatch,
           |    |   DuplicateOnDevice                               (layout)
           |    +-- BadPlan                                          (plan)
@@ -99,6 +100,10 @@ class SourceCountMismatch(InvalidInput):
 
 class BadWindow(InvalidInput):
     """The windows asked for do not exist in this demand."""
+
+
+class BadTokens(InvalidInput):
+    """Routed tokens do not fit together, or not to the problem they are given for."""
 
 
 class BadMapShape(InvalidInput):

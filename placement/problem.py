@@ -7,9 +7,10 @@ from enum import StrEnum
 
 from placement.demand import Demand
 from placement.dispatch import Dispatch
-from placement.errors import BadOption, LayoutMismatch, SlotCountMismatch, SourceCountMismatch
+from placement.errors import BadOption, BadTokens, LayoutMismatch, SlotCountMismatch, SourceCountMismatch
 from placement.layout import Layout
 from placement.slots import check_slots_per_gpu
+from placement.token_sample import TokenSample
 from placement.topology import MAX_GPUS, Topology
 
 
@@ -51,11 +52,14 @@ class Problem:
         Slots that may be filled from another GPU on the way to the plan, as :func:`placement.diff.diff` counts
         them; None for any number. Counted from ``current``, or without it from the trivial layout, with which an
         engine starts when it is given none.
+    tokens : TokenSample or None
+        Tokens one by one, from the same recordings as ``demand``, for objectives that ask which experts are needed
+        together; None where only counts are known.
 
     Raises
     ------
     EmptyProfile, SourceCountMismatch, SlotsBelowExperts, RedundancyTooHigh, BadOption, LayoutMismatch,
-    SlotCountMismatch
+    SlotCountMismatch, BadTokens
     """
 
     demand: Demand
@@ -67,6 +71,7 @@ class Problem:
     dispatch: Dispatch = Dispatch.NEAREST_DYNAMIC
     current: Layout | None = None
     max_moved_slots: int | None = None
+    tokens: TokenSample | None = None
 
     def __post_init__(self) -> None:
         self.demand.require_not_empty()
@@ -87,6 +92,29 @@ class Problem:
                 f"{sources} GPUs, or forget the sources to plan for uniform ones."
             )
         self._check_current()
+        self._check_tokens()
+
+    def _check_tokens(self) -> None:
+        if self.tokens is None:
+            return
+        tokens, demand = self.tokens.tokens, self.demand
+        if (tokens.layers, tokens.experts) != (demand.layers, demand.experts):
+            raise BadTokens(
+                f"the tokens are of {tokens.layers} layers x {tokens.experts} experts, the demand of {demand.layers} x "
+                f"{demand.experts}."
+            )
+        if tokens.sources != demand.sources:
+            raise BadTokens(f"the tokens have {tokens.sources} sources, the demand {demand.sources} ones.")
+        if tokens.home_T is not None and int(tokens.home_T.max()) >= self.topology.gpus:
+            token = int(tokens.home_T.argmax())
+            raise BadTokens(
+                f"token {token} lives on GPU {int(tokens.home_T[token])}; the topology has GPUs 0 to "
+                f"{self.topology.gpus - 1}."
+            )
+        if int(tokens.window_T.max()) >= demand.windows:
+            raise BadTokens(
+                f"a token is in window {int(tokens.window_T.max())}; the demand has windows 0 to {demand.windows - 1}."
+            )
 
     def _check_current(self) -> None:
         if self.current is None:

@@ -6,23 +6,25 @@ chunks; the Parquet writer and :mod:`profiler.windows` consume them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from placement.notice import Notice
+from placement.tokens import NO_EXPERT, PHASE_NUMBERS, Phase
 
-NO_EXPERT = np.uint16(0xFFFF)
-"""Filler in :attr:`TokenChunk.topk_LTK` where a token has no routed expert (dense layer, padding)."""
-
-Phase = Literal["prefill", "decode", "mixed"]
-
-PHASE_NUMBERS: Mapping[Phase, int] = MappingProxyType({"mixed": 0, "prefill": 1, "decode": 2})
-"""Phases as numbers, in :attr:`TokenChunk.phase_T` and in trace files; 0 where a single token's phase is unknown."""
+__all__ = [
+    "NO_EXPERT",
+    "PHASE_NUMBERS",
+    "CountChunk",
+    "Phase",
+    "TokenChunk",
+    "TraceHeader",
+    "TraceReader",
+]
 
 
 @dataclass(frozen=True)

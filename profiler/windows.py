@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from placement.demand import Demand
-from placement.errors import BadOption, CountOutOfRange
+from placement.errors import BadOption
 from placement.notice import Notice
-from profiler.agreement import agreed_header, unique_window_names
-from profiler.conservation import conservation_notices
-from profiler.counting import count_ids
-from profiler.errors import BadCountShape
-from profiler.readers.counts import MAX_TOTAL
-from profiler.trace import PHASE_NUMBERS, CountChunk, TokenChunk, TraceHeader, TraceReader
+from profiler.agreement import agreed_header
+from profiler.tally import Tally
+from profiler.token_stream import RecordedTokens
+from profiler.trace import PHASE_NUMBERS, CountChunk, TraceHeader, TraceReader
 from profiler.window_by import WindowBy
-from profiler.window_keys import WindowCutter, WindowKey, last_of, last_requests, select_tokens
+from profiler.window_keys import WindowCutter, last_of, last_requests, select_tokens
 
 __all__ = ["DemandResult", "WindowBy", "build_demand"]
-
-MAX_DEMAND_BYTES = 2**30
-"""More than this is thousands of windows; a plan needs tens."""
-
-MAX_WINDOWS = 4096
-"""Small models fit many windows into the bytes above, but the solver looks at every one."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +36,16 @@ class DemandResult:
         The inputs' warnings and those of adding up.
     header : TraceHeader
         What all inputs have in common.
+    tokens, holdout_tokens : RecordedTokens or None
+        The tokens that either demand was added up from; None where some input holds counts.
     """
 
     demand: Demand
     holdout_demand: Demand | None
     notices: tuple[Notice, ...]
     header: TraceHeader
+    tokens: RecordedTokens | None = None
+    holdout_tokens: RecordedTokens | None = None
 
 
 def build_demand(
@@ -93,10 +88,12 @@ def build_demand(
         raise BadOption(f"the share to hold out is {holdout:g}; it must be above 0 and below 1.")
     header = agreed_header(readers)
     measured, notices = _source_rule(readers, gpus=gpus, sources=sources)
-    planned, held = (_Tally(header, rows=gpus if measured else 1) for _ in range(2))
+    planned, held = (Tally(header, rows=gpus if measured else 1) for _ in range(2))
+    late_requests = []
     for number, reader in enumerate(readers):
         cutter = WindowCutter(window_by, number, reader, header)
         late = last_requests(reader, holdout) if holdout is not None and reader.header.kind == "tokens" else None
+        late_requests.append(late)
         _add_up(reader, cutter, planned, held, late=late, phase=phase)
     if phase is not None and not planned.windows and not held.windows:
         raise BadOption(f"none of the inputs has traffic marked as {phase}; leave --phase out.")
@@ -111,13 +108,23 @@ def build_demand(
     notices = [
         *(notice for reader in readers for notice in reader.notices),
         *notices,
-        *(notice for _, about_windows in finished for notice in about_windows),
+        *(notice for each in finished for notice in each.notices),
     ]
+    tokens = None
+    if header.kind == "tokens":
+        window_of = finished[0].window_of
+        tokens = RecordedTokens(
+            readers, header, window_by, window_of, late_requests, "planned", phase=phase, measured=measured
+        )
     return DemandResult(
-        demand=finished[0][0],
-        holdout_demand=None if holdout is None else finished[1][0],
+        demand=finished[0].demand,
+        holdout_demand=None if holdout is None else finished[1].demand,
         notices=tuple(dict.fromkeys(notices)),
         header=header,
+        tokens=tokens,
+        holdout_tokens=None
+        if holdout is None or tokens is None
+        else replace(tokens, part="held out", window_of=finished[1].window_of),
     )
 
 
@@ -147,8 +154,8 @@ def _listed(names: Sequence[str]) -> str:
 def _add_up(
     reader: TraceReader,
     cutter: WindowCutter,
-    planned: _Tally,
-    held: _Tally,
+    planned: Tally,
+    held: Tally,
     *,
     late: npt.NDArray[np.int64] | None,
     phase: Literal["prefill", "decode"] | None,
@@ -170,7 +177,7 @@ def _add_up(
             tally.add_tokens(*cutter.windows_of_tokens(part), part, reader.name)
 
 
-def _hold_out_counts(planned: _Tally, held: _Tally, share: float) -> None:
+def _hold_out_counts(planned: Tally, held: Tally, share: float) -> None:
     """Move the last windows of counts to the other tally; empty windows do not count."""
     keys = [key for key, window in planned.windows.items() if window.from_counts and bool(window.tokens_LSE.any())]
     if not keys:
@@ -182,109 +189,3 @@ def _hold_out_counts(planned: _Tally, held: _Tally, share: float) -> None:
         )
     for index in last_of(range(len(keys)), share):
         held.windows[keys[index]] = planned.windows.pop(keys[index])
-
-
-@dataclass
-class _Window:
-    """What was added up in one window so far."""
-
-    tokens_LSE: npt.NDArray[np.int64]
-    from_counts: bool
-    tokens: int = 0
-
-
-@dataclass
-class _Tally:
-    """Windows by key, in order of appearance."""
-
-    header: TraceHeader
-    rows: int
-    windows: dict[WindowKey, _Window] = field(default_factory=dict)
-    total: float = 0.0
-
-    def add_counts(self, key: WindowKey, tokens_LSE: npt.NDArray[np.int64], name: str) -> None:
-        """Add the counts of a chunk to its window."""
-        tokens_LRE = tokens_LSE if self.rows > 1 else tokens_LSE.sum(axis=1, keepdims=True)
-        expected = self.header.layers, self.rows, self.header.experts
-        if tokens_LRE.shape != expected:
-            raise BadCountShape(
-                f"{name} has counts of shape {list(tokens_LRE.shape)}, its header says {list(expected)}."
-            )
-        self.total += float(tokens_LRE.sum(dtype=np.float64))
-        if self.total >= MAX_TOTAL:
-            raise CountOutOfRange(f"the counts of all inputs add up to {self.total:.3g}, more than 2^62.")
-        self._window(key, from_counts=True).tokens_LSE += tokens_LRE
-
-    def add_tokens(
-        self, keys: Sequence[WindowKey], window_T: npt.NDArray[np.int64], chunk: TokenChunk, name: str
-    ) -> None:
-        """Count the tokens of a chunk in their windows, ``keys[window_T[t]]`` for token t."""
-        if len(window_T) == 0:
-            return
-        group_T = window_T
-        if self.rows > 1:
-            source_T = chunk.source_T
-            if not 0 <= int(source_T.min()) <= int(source_T.max()) < self.rows:
-                wrong = int(source_T.min()) if int(source_T.min()) < 0 else int(source_T.max())
-                raise BadCountShape(f"{name} has a token from rank {wrong}; ranks are 0 to {self.rows - 1}.")
-            group_T = window_T * self.rows + source_T
-        groups = len(keys) * self.rows
-        counts_ZLE = count_ids(chunk.topk_LTK, group_T, groups=groups, experts=self.header.experts)
-        tokens_W = np.bincount(window_T, minlength=len(keys))
-        for index, key in enumerate(keys):
-            window = self._window(key, from_counts=False)
-            window.tokens_LSE += counts_ZLE[index * self.rows : (index + 1) * self.rows].swapaxes(0, 1)
-            window.tokens += int(tokens_W[index])
-
-    def finish(
-        self, readers: Sequence[TraceReader], rule: WindowBy, *, measured: bool, top_k: int | None
-    ) -> tuple[Demand, list[Notice]]:
-        """Return the windows as demand, without empty ones, and the warnings about them."""
-        if not self.windows:
-            self._window(WindowKey(0, 0, readers[0].name), from_counts=True)
-        keys = list(self.windows) if rule.kind in ("file", "none") else sorted(self.windows)
-        windows = [self.windows[key] for key in keys]
-        names = unique_window_names([(readers[key.reader].name, key.name) for key in keys])
-        if rule.kind == "none":
-            windows, names = [_added_up(windows)], ("all",)
-        busy = [index for index, window in enumerate(windows) if bool(window.tokens_LSE.any())] or [0]
-        if len(busy) > MAX_WINDOWS:
-            raise BadOption(
-                f"the inputs have {len(busy)} windows; at most {MAX_WINDOWS} are planned for: add them up with "
-                "--window-by none, or cut longer ones."
-            )
-        notices = []
-        if len(busy) < len(windows):
-            notices.append(
-                Notice(
-                    "WINDOWS_EMPTY", f"{len(windows) - len(busy)} of {len(windows)} windows have no traffic; left out."
-                )
-            )
-        windows, names = [windows[index] for index in busy], tuple(names[index] for index in busy)
-        tokens_WLSE = np.stack([window.tokens_LSE for window in windows])
-        expected = [window.tokens * top_k if top_k and not window.from_counts else None for window in windows]
-        notices += conservation_notices(tokens_WLSE.sum(axis=(2, 3)), names, expected)
-        return Demand(tokens_WLSE, "measured" if measured else "uniform", names), notices
-
-    def _window(self, key: WindowKey, *, from_counts: bool) -> _Window:
-        found = self.windows.get(key)
-        if found is not None:
-            found.from_counts |= from_counts
-            return found
-        shape = self.header.layers, self.rows, self.header.experts
-        if (len(self.windows) + 1) * 8 * math.prod(shape) > MAX_DEMAND_BYTES:
-            raise BadOption(
-                f"more than {len(self.windows)} windows of {shape[0]} layers x {shape[1]} sources x {shape[2]} experts "
-                "do not fit into 1 GiB; cut the traffic into longer windows."
-            )
-        self.windows[key] = _Window(np.zeros(shape, dtype=np.int64), from_counts)
-        return self.windows[key]
-
-
-def _added_up(windows: Sequence[_Window]) -> _Window:
-    """Return one window with the traffic of all."""
-    return _Window(
-        tokens_LSE=np.sum([window.tokens_LSE for window in windows], axis=0, dtype=np.int64),
-        from_counts=any(window.from_counts for window in windows),
-        tokens=sum(window.tokens for window in windows),
-    )

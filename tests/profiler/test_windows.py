@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from placement.errors import BadOption, CountOutOfRange, EmptyProfile
 from placement.notice import Notice
-from profiler import windows as windows_module
+from profiler import tally
 from profiler.errors import BadCountShape, InputsDisagree
 from profiler.inputs import open_inputs
 from profiler.readers.options import ReadOptions
@@ -37,7 +37,7 @@ def counts(*values: int, window: str = "w", layers: int = 2, **fields: Any) -> A
 
 
 def test_more_windows_than_can_be_planned_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows_module, "MAX_WINDOWS", 3)
+    monkeypatch.setattr(tally, "MAX_WINDOWS", 3)
     chunks = [counts(1, 2, 3, 4, window=f"w{number}") for number in range(4)]
     with pytest.raises(BadOption, match=r"4 windows; at most 3"):
         build_demand([ListedReader(COUNTS, chunks)], window_by=FILE, gpus=2)
@@ -316,7 +316,7 @@ def test_sums_beyond_64_bits_are_refused_instead_of_wrapping() -> None:
 
 
 def test_too_many_windows_are_refused_before_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows_module, "MAX_DEMAND_BYTES", 8 * 2 * 4 * 3)
+    monkeypatch.setattr(tally, "MAX_DEMAND_BYTES", 8 * 2 * 4 * 3)
     chunks = [counts(1, 0, 0, 0, window=str(index)) for index in range(4)]
     build_demand([ListedReader(COUNTS, chunks[:3])], window_by=FILE, gpus=2)
     with pytest.raises(BadOption, match="more than 3 windows"):
