@@ -18,7 +18,7 @@ from placement.metrics import Metrics
 from placement.notice import Notice
 from placement.plan import PlanMetrics
 from placement.problem import Problem
-from placement.score import score
+from placement.score import loads_WLG, score
 
 OURS = "moeplan"
 CURRENT = "current"
@@ -92,9 +92,13 @@ def compare(
 def _median_random(problem: Problem, *, seed: int) -> Layout:
     """Return the random layout whose imbalance is the median of five seeds."""
     layouts = [BASELINES["random"](problem, seed=seed + offset) for offset in RANDOM_SEEDS]
-    return sorted(layouts, key=lambda layout: _score(layout, problem, problem.demand, capacity_factor=1).imbalance)[
-        len(layouts) // 2
-    ]
+    by_imbalance = sorted(layouts, key=lambda layout: _imbalance(layout, problem))
+    return by_imbalance[len(layouts) // 2]
+
+
+def _imbalance(layout: Layout, problem: Problem) -> float:
+    loads = loads_WLG(layout, problem.demand, problem.topology, dispatch=problem.dispatch)
+    return float(loads.max(axis=2).sum() / loads.mean(axis=2).sum())
 
 
 def _score(layout: Layout, problem: Problem, demand: Demand, *, capacity_factor: float) -> Metrics:

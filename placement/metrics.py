@@ -9,6 +9,16 @@ from placement.demand import Sources
 
 
 @dataclass(frozen=True)
+class CapacityMetrics:
+    """What lies above the caps at one capacity factor: shares of demand, see :class:`Metrics`."""
+
+    capacity_factor: float
+    overflow_share: float
+    rerouted: float
+    dropped: float
+
+
+@dataclass(frozen=True)
 class WindowMetrics:
     """One window's figures; ``name`` is the window's name."""
 
@@ -18,6 +28,8 @@ class WindowMetrics:
     local_node: float | None
     imbalance: float
     overflow_share: float
+    rerouted: float
+    dropped: float
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,8 @@ class Metrics:
         Mean over windows and MoE layers of mean load / largest load: SGLang's own figure.
     overflow_share, rerouted, dropped : float
         Shares of demand above ``capacity_factor`` x mean GPU load, that other replicas can take, that remain.
+    capacity : tuple of CapacityMetrics
+        The same three at the usual capacity factors and at ``capacity_factor``, ascending.
     worst_window, worst_layer
         Those with the largest imbalance.
     windows, layers
@@ -65,6 +79,7 @@ class Metrics:
     overflow_share: float
     rerouted: float
     dropped: float
+    capacity: tuple[CapacityMetrics, ...]
     worst_window: WindowMetrics
     worst_layer: LayerMetrics
     windows: tuple[WindowMetrics, ...]

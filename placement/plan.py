@@ -289,6 +289,14 @@ def _check_figures(metrics: PlanMetrics, *, name: str) -> None:
                     raise BadPlan(f"{name}: {field_name} is {share}; it is a share from 0 to 1.")
             if not 1 <= row.imbalance < math.inf:
                 raise BadPlan(f"{name}: imbalance is {row.imbalance}; the smallest possible one is 1.")
+        for at in figures.capacity:
+            if not 0 < at.capacity_factor < math.inf:
+                raise BadPlan(f"{name}: a capacity factor is {at.capacity_factor}; it is a number above 0.")
+            if not 0 <= min(at.rerouted, at.dropped) <= at.overflow_share <= 1 + 1e-9:
+                raise BadPlan(
+                    f"{name}: at the capacity factor {at.capacity_factor:g} overflow_share is {at.overflow_share}, "
+                    f"rerouted {at.rerouted} and dropped {at.dropped}; these are shares, the first the largest."
+                )
 
 
 def _whole_tokens(tokens: npt.NDArray[np.generic], *, name: str) -> npt.NDArray[np.int64]:

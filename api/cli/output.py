@@ -15,7 +15,7 @@ from rich.table import Column, Table
 
 from placement.metrics import Metrics
 
-METRIC_COLUMNS = (
+METRIC_NAMES = (
     "local_gpu",
     "local_node",
     "imbalance",
@@ -99,26 +99,35 @@ def print_notices(notices: Sequence[Mapping[str, str]]) -> None:
         print_line(f"warning {notice['code']}: {notice['detail']}", file=sys.stderr)
 
 
-def metrics_table(rows: Mapping[str, Metrics], *, title: str, moved: Mapping[str, int] | None = None) -> Table:
-    """Build the comparison table: a row per layout, the metric names of the design as columns."""
-    columns = ["layout", *METRIC_COLUMNS, "worst window", *(["moved_slots"] if moved is not None else [])]
-    table = TextTable(*columns, title=title)
-    for name, metrics in rows.items():
-        cells = [name, *(number(getattr(metrics, column)) for column in METRIC_COLUMNS)]
-        worst = metrics.worst_window
-        cells.append(f"{number(worst.imbalance)} ({worst.name})")
-        if moved is not None:
-            cells.append(str(moved[name]) if name in moved else "")
-        table.add_row(*cells)
+def metrics_table(rows: Mapping[str, Metrics], *, title: str) -> Table:
+    """Build the comparison table: a column per layout, so that it fits a terminal, and a row per metric."""
+    table = TextTable("", *rows, title=title)
+    for name in METRIC_NAMES:
+        table.add_row(name, *(number(getattr(metrics, name)) for metrics in rows.values()))
+    worst = [metrics.worst_window for metrics in rows.values()]
+    table.add_row("imbalance of the worst window", *(number(window.imbalance) for window in worst))
+    if any(len(metrics.windows) > 1 for metrics in rows.values()):
+        table.add_row("worst window", *(window.name for window in worst))
+    return table
+
+
+def capacity_table(rows: Mapping[str, Metrics]) -> Table:
+    """Build the table of capacity factors: what overflows at each, and what of it is dropped after rerouting."""
+    table = TextTable("", *rows, title="share of demand above capacity factor x mean GPU load, and dropped of it")
+    for place, at in enumerate(next(iter(rows.values())).capacity):
+        capacity = [metrics.capacity[place] for metrics in rows.values()]
+        table.add_row(f"overflow_share at {at.capacity_factor:g}", *(number(each.overflow_share) for each in capacity))
+        table.add_row(f"dropped at {at.capacity_factor:g}", *(number(each.dropped) for each in capacity))
     return table
 
 
 def windows_table(metrics: Metrics) -> Table:
     """Build the table of windows, the worst one marked."""
-    table = TextTable("window", "routed_tokens", "local_gpu", "imbalance", "overflow_share", "", title="windows")
+    shares = ("overflow_share", "rerouted", "dropped")
+    table = TextTable("window", "routed_tokens", "local_gpu", "imbalance", *shares, "", title="windows")
     for window in metrics.windows:
         mark = "worst" if window.name == metrics.worst_window.name else ""
-        cells = (number(window.local_gpu), number(window.imbalance), number(window.overflow_share))
+        cells = [number(getattr(window, name)) for name in ("local_gpu", "imbalance", *shares)]
         table.add_row(window.name, str(window.tokens), *cells, mark)
     return table
 

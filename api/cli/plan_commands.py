@@ -12,6 +12,7 @@ from api.cli import options as cli
 from api.cli.exit_codes import TARGET_MISSED
 from api.cli.option_groups import flattened
 from api.cli.output import (
+    capacity_table,
     metrics_table,
     print_json,
     print_line,
@@ -132,4 +133,5 @@ def evaluate(
     title = f"{layout.name}: {judged.slots_per_gpu} slots per GPU, {dispatch}, {metrics.sources} sources"
     print_table(metrics_table({"layout": metrics}, title=title))
     print_table(windows_table(metrics))
+    print_table(capacity_table({"layout": metrics}))
     print_notices(warnings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.cli.output import TextTable, metrics_table, number, print_notices, print_table, windows_table
+from api.cli.output import TextTable, capacity_table, metrics_table, number, print_notices, print_table, windows_table
 from placement.comparison import OURS
 from placement.plan import Plan
 from placement.problem import LocalScope
@@ -20,6 +20,7 @@ def print_plan(plan: Plan) -> None:
     judged = {name: row.holdout for name, row in rows.items() if row.holdout is not None}
     if judged:
         print_table(metrics_table(judged, title="judged on what was not planned on (--test or --holdout)"))
+    print_table(capacity_table(rows))
     if len(plan.metrics.windows) > 1:
         print_table(windows_table(plan.metrics))
     if plan.pareto:

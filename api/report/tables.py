@@ -60,6 +60,8 @@ class WindowRow:
     local_node: str
     imbalance: str
     overflow_share: str
+    rerouted: str
+    dropped: str
     is_worst: bool
 
 
@@ -103,7 +105,19 @@ def layouts_by_name(plan: Plan) -> dict[str, PlanMetrics]:
 
 def comparison(plan: Plan) -> Comparison:
     """Put all layouts side by side, the best figure of every column marked."""
-    columns = [column for column in _columns(plan) if column is not None]
+    return _side_by_side(plan, [column for column in _columns(plan) if column is not None])
+
+
+def capacity(plan: Plan) -> Comparison:
+    """Put what overflows and what is dropped at every capacity factor side by side."""
+    columns = []
+    for place, at in enumerate(plan.metrics.capacity):
+        for name in ("overflow_share", "dropped"):
+            columns.append(Column(f"{name} at {at.capacity_factor:g}", _at_factor(place, name), fine_percent, False))
+    return _side_by_side(plan, columns)
+
+
+def _side_by_side(plan: Plan, columns: list[Column]) -> Comparison:
     layouts = layouts_by_name(plan)
     best = [_best(column, list(layouts.values())) for column in columns]
     rows = []
@@ -114,6 +128,10 @@ def comparison(plan: Plan) -> Comparison:
             cells.append(Cell(text, is_best=top is not None and text == column.show(top)))
         rows.append(LayoutRow(name, name == OURS, tuple(cells)))
     return Comparison(tuple(column.name for column in columns), tuple(rows))
+
+
+def _at_factor(place: int, name: str) -> Callable[[PlanMetrics], float | None]:
+    return lambda metrics: getattr(metrics.capacity[place], name)
 
 
 def windows(metrics: Metrics) -> Windows:
@@ -208,5 +226,7 @@ def _window_row(window: WindowMetrics, worst: WindowMetrics) -> WindowRow:
         local_node=percent(window.local_node),
         imbalance=ratio(window.imbalance),
         overflow_share=fine_percent(window.overflow_share),
+        rerouted=fine_percent(window.rerouted),
+        dropped=fine_percent(window.dropped),
         is_worst=window == worst,
     )

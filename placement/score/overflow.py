@@ -8,6 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from ortools.graph.python import max_flow
 
+USUAL_CAPACITY_FACTORS = (1.0, 1.25, 1.5, 2.0)
+"""Capacity factors that every layout is judged at."""
+
 FLOW_UNITS = 2**40
 """The overflow of one layer is cut into this many whole units, because the flow is solved in integers."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +13,8 @@ from placement.demand import Demand
 from placement.dispatch import Dispatch, DispatchTable
 from placement.errors import BadOption
 from placement.layout import Layout
-from placement.metrics import LayerMetrics, Metrics, WindowMetrics
-from placement.score.overflow import overflow_of_layer
+from placement.metrics import CapacityMetrics, LayerMetrics, Metrics, WindowMetrics
+from placement.score.overflow import USUAL_CAPACITY_FACTORS, overflow_of_layer
 from placement.score.served import matched_table, served_WEG, tokens_kept_W
 from placement.topology import MAX_GPUS, Topology
 
@@ -68,13 +69,13 @@ def score(
             f"capacity_factor is {capacity_factor}; it must be a number above 0 and up to {MAX_GPUS}, 1.25 is usual."
         )
     table = matched_table(layout, demand, topology, dispatch=dispatch)
-    sums = _sums_WM(demand, table, capacity_factor=capacity_factor)
-    windows = _windows(demand, sums)
+    factors = (capacity_factor, *(factor for factor in USUAL_CAPACITY_FACTORS if factor != capacity_factor))
+    sums = _sums_WM(demand, table, capacity_factors=factors)
+    windows = _windows(demand, sums, factors)
     layers = _layers(demand, sums)
     used_WM = sums.tokens > 0
     imbalance = _imbalance(sums.largest, sums.mean)
-    overflow_share = _share(sums.overflow, sums.tokens)
-    rerouted = min(_share(sums.rerouted, sums.tokens), overflow_share)
+    capacity = _capacity(factors, sums)
     return Metrics(
         local_gpu=_local_share(sums.own_gpu, sums.tokens),
         local_node=_local_share(sums.own_node, sums.tokens),
@@ -83,9 +84,10 @@ def score(
         balancedness=1 / imbalance,
         sglang_balancedness=float((sums.mean[used_WM] / sums.largest[used_WM]).mean()),
         capacity_factor=capacity_factor,
-        overflow_share=overflow_share,
-        rerouted=rerouted,
-        dropped=overflow_share - rerouted,
+        overflow_share=capacity[0].overflow_share,
+        rerouted=capacity[0].rerouted,
+        dropped=capacity[0].dropped,
+        capacity=tuple(sorted(capacity, key=lambda row: row.capacity_factor)),
         worst_window=max(windows, key=lambda window: window.imbalance),
         worst_layer=max(layers, key=lambda layer: layer.imbalance),
         windows=windows,
@@ -97,7 +99,10 @@ def score(
 
 
 class _Sums(NamedTuple):
-    """What every figure is a ratio of, in tokens: float64 [W] for one layer, [W, M] for all M MoE layers."""
+    """What every figure is a ratio of, in tokens: float64 [W] for one layer, [W, M] for all M MoE layers.
+
+    ``overflow`` and ``rerouted`` have one more axis in front, the F capacity factors.
+    """
 
     tokens: npt.NDArray[np.float64]
     largest: npt.NDArray[np.float64]
@@ -108,24 +113,27 @@ class _Sums(NamedTuple):
     rerouted: npt.NDArray[np.float64]
 
 
-def _sums_WM(demand: Demand, table: DispatchTable, *, capacity_factor: float) -> _Sums:
-    by_layer = [_sums_W(demand, table, layer, capacity_factor=capacity_factor) for layer in demand.moe_layers]
-    return _Sums(*(np.stack(column, axis=1) for column in zip(*by_layer, strict=True)))
+def _sums_WM(demand: Demand, table: DispatchTable, *, capacity_factors: Sequence[float]) -> _Sums:
+    by_layer = [_sums_W(demand, table, layer, capacity_factors=capacity_factors) for layer in demand.moe_layers]
+    return _Sums(*(np.stack(column, axis=-1) for column in zip(*by_layer, strict=True)))
 
 
-def _sums_W(demand: Demand, table: DispatchTable, layer: int, *, capacity_factor: float) -> _Sums:
+def _sums_W(demand: Demand, table: DispatchTable, layer: int, *, capacity_factors: Sequence[float]) -> _Sums:
     served = served_WEG(demand, table, layer)
     load_WG = served.sum(axis=1)
     hosts_EG = table.layout.replicas_LEG[layer] > 0
-    overflows = [overflow_of_layer(served_EG, hosts_EG, capacity_factor=capacity_factor) for served_EG in served]
+    overflows = [
+        [overflow_of_layer(served_EG, hosts_EG, capacity_factor=factor) for served_EG in served]
+        for factor in capacity_factors
+    ]
     return _Sums(
         tokens=demand.tokens_WLE[:, layer].sum(axis=1).astype(np.float64),
         largest=load_WG.max(axis=1),
         mean=load_WG.mean(axis=1),
         own_gpu=_tokens_at_home_W(demand, table.own_gpu_share_SE(layer), table, layer),
         own_node=_tokens_at_home_W(demand, table.own_node_share_SE(layer), table, layer),
-        overflow=np.array([overflow.tokens for overflow in overflows]),
-        rerouted=np.array([overflow.rerouted for overflow in overflows]),
+        overflow=np.array([[overflow.tokens for overflow in row] for row in overflows]),
+        rerouted=np.array([[overflow.rerouted for overflow in row] for row in overflows]),
     )
 
 
@@ -138,10 +146,11 @@ def _tokens_at_home_W(
     return tokens_kept_W(demand, share_SE, layer)
 
 
-def _windows(demand: Demand, sums: _Sums) -> tuple[WindowMetrics, ...]:
+def _windows(demand: Demand, sums: _Sums, factors: Sequence[float]) -> tuple[WindowMetrics, ...]:
     windows = []
     for window in np.flatnonzero(sums.tokens.any(axis=1)).tolist():
-        row = _Sums(*(values_WM[window] for values_WM in sums))
+        row = _Sums(*(values[..., window, :] for values in sums))
+        chosen, *_ = _capacity(factors, row)
         windows.append(
             WindowMetrics(
                 name=demand.window_names[window],
@@ -149,7 +158,9 @@ def _windows(demand: Demand, sums: _Sums) -> tuple[WindowMetrics, ...]:
                 local_gpu=_local_share(row.own_gpu, row.tokens),
                 local_node=_local_share(row.own_node, row.tokens),
                 imbalance=_imbalance(row.largest, row.mean),
-                overflow_share=_share(row.overflow, row.tokens),
+                overflow_share=chosen.overflow_share,
+                rerouted=chosen.rerouted,
+                dropped=chosen.dropped,
             )
         )
     return tuple(windows)
@@ -158,10 +169,20 @@ def _windows(demand: Demand, sums: _Sums) -> tuple[WindowMetrics, ...]:
 def _layers(demand: Demand, sums: _Sums) -> tuple[LayerMetrics, ...]:
     layers = []
     for index, layer in enumerate(demand.moe_layers):
-        column = _Sums(*(values_WM[:, index] for values_WM in sums))
+        column = _Sums(*(values[..., index] for values in sums))
         local_gpu = _local_share(column.own_gpu, column.tokens)
         layers.append(LayerMetrics(layer, local_gpu, _imbalance(column.largest, column.mean)))
     return tuple(layers)
+
+
+def _capacity(factors: Sequence[float], sums: _Sums) -> list[CapacityMetrics]:
+    """Return the shares above the caps at every capacity factor, in the order of the factors."""
+    rows = []
+    for index, factor in enumerate(factors):
+        overflow_share = _share(sums.overflow[index], sums.tokens)
+        rerouted = min(_share(sums.rerouted[index], sums.tokens), overflow_share)
+        rows.append(CapacityMetrics(factor, overflow_share, rerouted, overflow_share - rerouted))
+    return rows
 
 
 def _share(part: npt.NDArray[np.float64], whole: npt.NDArray[np.float64]) -> float:

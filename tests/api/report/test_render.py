@@ -42,6 +42,7 @@ def test_every_kind_of_plan_gives_a_well_formed_page(name: str) -> None:
     assert [element.tag for element in page.elements[:2]] == ["html", "head"]
     assert [heading.text for heading in page.all("h2")] == [
         "Compared layouts",
+        "Capacity",
         "Expert heat",
         "GPU load",
         "Moves",

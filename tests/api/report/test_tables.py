@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from api.report.layout_bars import layout_bars
-from api.report.tables import MOST_WINDOWS, OURS, comparison, gpu_rows, layer_rows, windows
+from api.report.numbers import fine_percent
+from api.report.tables import MOST_WINDOWS, OURS, capacity, comparison, gpu_rows, layer_rows, windows
 from placement.dispatch import Dispatch
 from placement.plan import Plan
 from placement.problem import LocalScope
@@ -54,6 +55,20 @@ def test_columns_appear_where_they_mean_something(plan: Plan) -> None:
     assert {"local_node", "holdout local_gpu", "holdout imbalance"} <= set(comparison(nodes).columns)
     by_node = replace(nodes, options=replace(nodes.options, local_scope=LocalScope.NODE))
     assert "holdout local_node" in comparison(by_node).columns
+
+
+def test_every_capacity_factor_has_what_overflows_and_what_is_dropped(plan: Plan) -> None:
+    table = capacity(plan)
+    factors = [at.capacity_factor for at in plan.metrics.capacity]
+    assert factors == [1.0, 1.25, 1.5, 2.0]
+    assert table.columns == tuple(f"{name} at {at:g}" for at in factors for name in ("overflow_share", "dropped"))
+    trivial = next(row for row in table.rows if row.name == "trivial")
+    at_mean = plan.baselines["trivial"].capacity[0]
+    assert at_mean.dropped > 0
+    assert [cell.text for cell in trivial.cells[:2]] == [
+        fine_percent(at_mean.overflow_share),
+        fine_percent(at_mean.dropped),
+    ]
 
 
 def test_undefined_shares_are_dashes_and_never_best() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from placement.demand import Demand
 from placement.dispatch import Dispatch, dispatch_table
 from placement.layout import Layout, layout_from_hosts
+from placement.metrics import Metrics
 from placement.score import loads_WLG, score
 from placement.topology import Topology
 from tests.placement.instances import Instance, instances
@@ -153,3 +156,42 @@ def test_rerouted_is_the_most_that_single_moves_can_take(instance, dispatch, cap
 
     expected = _slow_rerouted(instance, dispatch, capacity_factor) / instance.demand.total_tokens
     assert metrics.rerouted == pytest.approx(expected, abs=1e-7)
+
+
+@given(instances(), st.sampled_from(Dispatch), st.sampled_from([0.5, 1.0, 1.1, 1.3]))
+@settings(max_examples=60, deadline=None)
+def test_every_capacity_factor_is_judged_as_if_it_were_the_only_one(instance, dispatch, capacity_factor):
+    def judged(factor: float) -> Metrics:
+        return score(instance.layout, instance.demand, instance.topology, dispatch=dispatch, capacity_factor=factor)
+
+    metrics = judged(capacity_factor)
+
+    factors = [at.capacity_factor for at in metrics.capacity]
+    assert factors == sorted({1.0, 1.25, 1.5, 2.0, capacity_factor})
+    for at in metrics.capacity:
+        alone = judged(at.capacity_factor)
+        assert (at.overflow_share, at.rerouted, at.dropped) == (alone.overflow_share, alone.rerouted, alone.dropped)
+
+
+@given(instances(), st.sampled_from(Dispatch))
+@settings(max_examples=60, deadline=None)
+def test_more_capacity_never_overflows_or_drops_more(instance, dispatch):
+    metrics = score(instance.layout, instance.demand, instance.topology, dispatch=dispatch)
+
+    for less, more in pairwise(metrics.capacity):
+        assert more.overflow_share <= less.overflow_share + 1e-12
+        assert more.dropped <= less.dropped + 1e-7
+
+
+@given(instances(), st.sampled_from(Dispatch), st.sampled_from([0.8, 1.0, 1.1, 1.25]))
+@settings(max_examples=60, deadline=None)
+def test_a_window_alone_has_the_figures_it_has_among_others(instance, dispatch, capacity_factor):
+    metrics = score(
+        instance.layout, instance.demand, instance.topology, dispatch=dispatch, capacity_factor=capacity_factor
+    )
+
+    for window in metrics.windows:
+        demand = instance.demand.pick_windows([instance.demand.window_names.index(window.name)])
+        alone = score(instance.layout, demand, instance.topology, dispatch=dispatch, capacity_factor=capacity_factor)
+        assert window.overflow_share == pytest.approx(alone.overflow_share)
+        assert (window.rerouted, window.dropped) == pytest.approx((alone.rerouted, alone.dropped), abs=1e-9)
