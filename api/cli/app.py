@@ -14,6 +14,7 @@ from api.cli.exit_codes import BAD_INPUT, DONE, INTERRUPTED, TERMINATED, exit_co
 from api.cli.layout_commands import diff, export, report
 from api.cli.output import complain, survive_any_text
 from api.cli.plan_commands import compare, evaluate, plan
+from api.cli.service_commands import db
 from api.cli.stopping import Terminated, termination_unwinds
 from api.cli.trace_commands import app as trace
 from placement.errors import CodedError
@@ -26,6 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(trace, name="trace")
+app.add_typer(db, name="db")
 for command in (plan, evaluate, compare, diff, export, report, replay, capture, push, rollback, demo):
     app.command()(command)
 

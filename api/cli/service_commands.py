@@ -1,0 +1,82 @@
+"""``moeplan serve``, ``worker`` and ``db``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from api.cli.options import Json
+from api.cli.output import print_json, print_line
+
+if TYPE_CHECKING:
+    from api.settings import Settings
+
+# The service loads FastAPI, SQLAlchemy, DBOS and Alembic, so each command imports what it needs.
+
+Config = Annotated[
+    Path | None, typer.Option("--config", help="TOML file of settings (or MOEPLAN_CONFIG).", show_default=False)
+]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder of the SQLite database and all stored files.", show_default=False)
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="postgresql://user@host/name or sqlite:///path; moeplan.db in the data folder without it. A password "
+        "belongs into MOEPLAN_DATABASE_URL, where other users of the machine cannot read it.",
+        show_default=False,
+    ),
+]
+
+db = typer.Typer(help="The service's database.")
+
+
+@db.command("upgrade")
+def db_upgrade(config: Config = None, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Make the database, or bring it to this moeplan's schema; running it again does nothing."""
+    from api.jobs import durable
+    from api.store.database import Database
+    from api.store.migrate import upgrade
+
+    settings = _settings(config, data_dir=data_dir, database_url=database_url)
+    database = Database(settings.database)
+    try:
+        before, after = upgrade(database)
+        durable.upgrade(settings.database)
+    finally:
+        database.close()
+    done = "is up to date" if before == after else f"was upgraded from {before or 'nothing'}"
+    print_line(f"{database.shown} {done}: revision {after}.")
+
+
+@db.command("check")
+def db_check(
+    config: Config = None, data_dir: DataDir = None, database_url: DatabaseUrl = None, as_json: Json = False
+) -> None:
+    """Say whether the database answers and has this moeplan's schema; exit code 2 where not."""
+    from api.store.database import Database
+    from api.store.migrate import differences, require_current
+
+    database = Database(_settings(config, data_dir=data_dir, database_url=database_url).database)
+    try:
+        revision = require_current(database)
+        with database.connection() as connection:
+            differing = [str(each) for each in differences(connection)]
+    finally:
+        database.close()
+    if as_json:
+        print_json({"database": database.shown, "revision": revision, "differences": differing})
+    else:
+        print_line(f"{database.shown} answers and has revision {revision}, this moeplan's.")
+        for each in differing:
+            print_line(f"  differs: {each}")
+    if differing:
+        raise typer.Exit(2)
+
+
+def _settings(config: Path | None, **flags: object) -> Settings:
+    from api.settings import read_settings
+
+    return read_settings(config, **flags)

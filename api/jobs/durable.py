@@ -1,0 +1,167 @@
+"""The only module that knows DBOS: a queue of jobs in the service's own database, and steps that are done once.
+
+What DBOS gives, as tried with several processes on SQLite and on PostgreSQL (``tests/api/jobs``): a job is queued in
+the transaction that makes it; one worker gets it; of every engine one job runs at a time, over all workers; a step that
+has ended is not run again, one that was cut off is; a worker that was taken for dead cannot write a result any more.
+What it does not give: it takes over the jobs of a dead worker only when told to (:meth:`Executor.take_over`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from dbos import DBOS, DBOSClient, DBOSConfig
+from dbos._error import DBOSException
+from dbos._serialization import DBOSPortableJSON
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from api.errors import DatabaseOutdated, DatabaseUnreachable
+
+APPLICATION = "moeplan"
+QUEUE = "jobs"
+WORKFLOW = "job"
+
+STEPS_VERSION = "1"
+"""Rises when a job's steps change so that one begun by an older moeplan cannot go on; it waits for an old worker."""
+
+POLL_S = 0.5
+
+Json = dict[str, Any]
+
+
+class Steps(Protocol):
+    """Runs a step of a job, or returns what it returned when it was run before."""
+
+    def __call__(self, name: str, step: Callable[[], Json]) -> Json: ...
+
+
+RunJob = Callable[[str, Steps], None]
+"""Carries out a job by its id; called again, with the steps done so far, when its worker died."""
+
+
+def upgrade(url: URL) -> None:
+    """Make or update DBOS's own tables. Raises :class:`DatabaseUnreachable`."""
+    _quiet()
+    try:
+        DBOS.migrate(_text(url))
+    except (SQLAlchemyError, DBOSException) as error:
+        raise DatabaseUnreachable(f"the tables of the job queue cannot be made: {_first_line(error)}.") from error
+
+
+class JobQueue:
+    """Puts jobs into the queue; used by the API, which carries none out."""
+
+    def __init__(self, url: URL) -> None:
+        _quiet()
+        try:
+            self._client = DBOSClient(
+                system_database_url=_text(url),
+                serializer=DBOSPortableJSON,
+                application_name=APPLICATION,
+                retry_connection_errors=False,
+            )
+        except (SQLAlchemyError, DBOSException) as error:
+            raise DatabaseOutdated(
+                f"the job queue cannot be used: {_first_line(error)}; run moeplan db upgrade."
+            ) from error
+
+    def enqueue(self, session: Session, job_id: str, *, engine_id: str | None) -> None:
+        """Queue a job in the transaction of ``session``; of one engine, one job runs at a time."""
+        self._client.enqueue_in_transaction(
+            session,
+            {
+                "workflow_name": WORKFLOW,
+                "queue_name": QUEUE,
+                "workflow_id": job_id,
+                "queue_partition_key": engine_id or job_id,
+                "app_version": STEPS_VERSION,
+            },
+            job_id,
+        )
+
+    def close(self) -> None:
+        self._client.destroy()
+
+
+class Executor:
+    """Carries jobs out in this process, a few at a time. There is one in a process.
+
+    Parameters
+    ----------
+    url
+    worker_id
+        A worker that starts with the id of one that died goes on with its jobs.
+    run
+        Must not raise: what goes wrong with a job is the job's result.
+    jobs_at_a_time
+    """
+
+    def __init__(self, url: URL, *, worker_id: str, run: RunJob, jobs_at_a_time: int) -> None:
+        _quiet()
+        config: DBOSConfig = {
+            "name": APPLICATION,
+            "system_database_url": _text(url),
+            "executor_id": worker_id,
+            "application_version": STEPS_VERSION,
+            "serializer": DBOSPortableJSON,  # the default one would unpickle what is in the database
+            "run_migrations": False,
+            "use_listen_notify": True,
+            "log_level": "WARNING",
+        }
+        DBOS(config=config)
+        DBOS.listen_queues([QUEUE])
+        self._jobs_at_a_time = jobs_at_a_time
+
+        @DBOS.workflow(name=WORKFLOW, max_recovery_attempts=None)
+        def job(job_id: str) -> None:
+            run(job_id, _run_step)
+
+    def start(self) -> None:
+        """Begin to take jobs. Raises :class:`DatabaseOutdated`."""
+        try:
+            DBOS.launch()
+        except (SQLAlchemyError, DBOSException) as error:
+            raise DatabaseOutdated(
+                f"the job queue cannot be used: {_first_line(error)}; run moeplan db upgrade."
+            ) from error
+        DBOS.register_queue(
+            QUEUE,
+            partition_concurrency=1,
+            worker_concurrency=self._jobs_at_a_time,
+            polling_interval_sec=POLL_S,
+            on_conflict="always_update",
+        )
+
+    def take_over(self, worker_ids: Sequence[str]) -> int:
+        """Queue again what workers that are gone had begun; return how many jobs. Doing it twice is harmless."""
+        # DBOS offers this to its paid control plane alone; the method behind it is stable and tested here.
+        return len(DBOS._recover_pending_workflows(list(worker_ids)))
+
+    def stop(self, *, wait_s: int = 0) -> None:
+        """Take no more jobs; those that run are left to whoever takes over."""
+        DBOS.destroy(workflow_completion_timeout_sec=wait_s)
+
+
+def _run_step(name: str, step: Callable[[], Json]) -> Json:
+    return DBOS.run_step({"name": name}, step)
+
+
+def _text(url: URL) -> str:
+    return url.render_as_string(hide_password=False)
+
+
+def _quiet() -> None:
+    """Send DBOS's log through ours, and only what is wrong."""
+    logger = logging.getLogger("dbos")
+    logger.handlers = [logging.NullHandler()]
+    logger.propagate = True
+    logger.setLevel(logging.WARNING)
+
+
+def _first_line(error: Exception) -> str:
+    said = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]
+    return said[0].rstrip(".")

@@ -1,0 +1,175 @@
+"""Settings of the service: flags before ``MOEPLAN_*`` variables before a TOML file before what is usual."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from api.errors import BadSetting
+
+GIBIBYTE = 2**30
+SHORTEST_KEY = 16
+"""Characters of a key given as a setting; keys that the service makes are longer."""
+
+SECRETS = ("api_key", "admin_api_key", "database_url")
+
+
+class Settings(BaseSettings):
+    """Everything that can be set; every field is also a variable, ``MOEPLAN_`` and its name in capitals.
+
+    ``repr`` and every message hide the fields of :data:`SECRETS`.
+    """
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
+        env_prefix="MOEPLAN_", extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
+    )
+
+    data_dir: Path = Field(default_factory=lambda: default_data_dir(os.environ))
+    """Folder of the SQLite database and of all stored files."""
+
+    database_url: SecretStr | None = None
+    """``postgresql://user:password@host/name`` or ``sqlite:///path``; by default moeplan.db in the data folder."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8430
+    api_key: SecretStr | None = None
+    """A key of the level read, beside those in the database."""
+
+    admin_api_key: SecretStr | None = None
+    """A key of the level admin, beside those in the database."""
+
+    workers: Annotated[int, Field(ge=0, le=64)] = 1
+    """Worker processes that ``moeplan serve`` keeps running beside itself."""
+
+    jobs_per_worker: Annotated[int, Field(ge=1, le=64)] = 2
+    engine_timeout_s: Annotated[float, Field(gt=0, le=600)] = 10.0
+    max_upload_bytes: Annotated[int, Field(ge=1)] = 2 * GIBIBYTE
+    """Of all files of one recording together."""
+
+    max_upload_files: Annotated[int, Field(ge=1, le=10_000)] = 512
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 2**20
+    """Of a request that is no upload."""
+
+    trace_retention_days: Annotated[float, Field(gt=0)] | None = 30.0
+    """Recordings are removed so long after they were made, unless they are kept; None keeps all."""
+
+    log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
+    metrics_per_expert: bool = False
+    """Adds a series for every expert of every layer: tens of thousands for large models."""
+
+    @field_validator("api_key", "admin_api_key")
+    @classmethod
+    def _long_enough(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is not None and (len(key.get_secret_value()) < SHORTEST_KEY or not _plain(key.get_secret_value())):
+            raise ValueError(f"a key has at least {SHORTEST_KEY} printable characters without spaces")
+        return key
+
+    @field_validator("database_url")
+    @classmethod
+    def _known_database(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            _parsed(url.get_secret_value())
+        return url
+
+    @property
+    def database(self) -> URL:
+        """The database to connect to, with its password."""
+        if self.database_url is None:
+            return URL.create("sqlite", database=str(self.data_dir / "moeplan.db"))
+        return _parsed(self.database_url.get_secret_value())
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings
+
+
+def read_settings(config: Path | None = None, **flags: Any) -> Settings:
+    """Read the settings; flags that are None count as not given.
+
+    Parameters
+    ----------
+    config
+        TOML file, by default that of ``MOEPLAN_CONFIG``, else none.
+    **flags
+        Fields of :class:`Settings`.
+
+    Raises
+    ------
+    BadSetting
+        Naming the setting and where it may come from; never its value.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    chosen = config or (Path(os.environ["MOEPLAN_CONFIG"]) if os.environ.get("MOEPLAN_CONFIG") else None)
+    kind = Settings if chosen is None else _with_file(chosen)
+    try:
+        return kind(**given)
+    except tomllib.TOMLDecodeError as error:
+        raise BadSetting(f"{chosen} is not TOML: {error}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSetting(f"{chosen} cannot be read: {error}.") from None
+    except ValidationError as error:
+        raise BadSetting(_sentence(error)) from None
+
+
+def default_data_dir(environment: Mapping[str, str]) -> Path:
+    """Return ``$XDG_STATE_HOME/moeplan``, by default ``~/.local/state/moeplan``."""
+    state = environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "moeplan"
+
+
+def _with_file(path: Path) -> type[Settings]:
+    if not path.is_file():
+        raise BadSetting(f"{path}, the file of settings, does not exist.")
+
+    class FromFile(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *sources: PydanticBaseSettingsSource, **named: Any
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            first = Settings.settings_customise_sources(settings_cls, *sources, **named)
+            return *first, TomlConfigSettingsSource(settings_cls, toml_file=path)
+
+    return FromFile
+
+
+def _parsed(text: str) -> URL:
+    """Parse a database URL; PostgreSQL always means psycopg 3."""
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise ValueError("it is no database URL; like postgresql://user@host/name or sqlite:///moeplan.db") from None
+    backend = url.get_backend_name()
+    if backend in ("postgresql", "postgres"):
+        return url.set(drivername="postgresql+psycopg")
+    if backend != "sqlite":
+        raise ValueError(f"{backend} is not supported; give a postgresql:// or sqlite:/// URL")
+    if url.database in (None, "", ":memory:"):
+        raise ValueError("a SQLite database is a file that several processes open: sqlite:///path")
+    return url
+
+
+def _plain(text: str) -> bool:
+    return text.isascii() and text.isprintable() and " " not in text
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    name = ".".join(str(part) for part in first["loc"]) or "settings"
+    message = first["msg"].removeprefix("Value error, ")
+    message = "there is no such setting" if first["type"] == "extra_forbidden" else message
+    return f"the setting {name} (or MOEPLAN_{name.upper()}): {message[:1].lower()}{message[1:].rstrip('.')}."

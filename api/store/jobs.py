@@ -1,0 +1,83 @@
+"""Queries on jobs, their events, and the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from api.errors import NotFound
+from api.states import JobKind, JobState
+from api.store.columns import now
+from api.store.models import Job, JobEvent, Worker
+from api.store.pages import Page, Paging, paged
+
+
+def find(session: Session, job_id: str) -> Job:
+    """Return a job. Raises :class:`NotFound`."""
+    job = session.get(Job, job_id)
+    if job is None:
+        raise NotFound(f"there is no job {job_id}.")
+    return job
+
+
+def page(session: Session, paging: Paging, *, engine_id: str | None = None, state: JobState | None = None) -> Page[Job]:
+    query = select(Job)
+    if engine_id is not None:
+        query = query.where(Job.engine_id == engine_id)
+    if state is not None:
+        query = query.where(Job.state == state)
+    return paged(session, query, Job.id, paging)
+
+
+def say(session: Session, job_id: str, kind: str, **data: Any) -> None:
+    """Add an event."""
+    session.add(JobEvent(job_id=job_id, at=now(), kind=kind, data=data))
+
+
+def report(session: Session, job_id: str, *, progress: float, step: str) -> bool:
+    """Write down how far a running job is; return whether it may go on."""
+    changed = session.execute(
+        update(Job).where(Job.id == job_id, Job.state == JobState.RUNNING).values(progress=progress, step=step)
+    )
+    say(session, job_id, "progress", progress=round(progress, 4), step=step)
+    return bool(getattr(changed, "rowcount", 0))
+
+
+def events_after(session: Session, job_id: str, number: int, *, limit: int = 500) -> Sequence[JobEvent]:
+    """Return a job's events behind a number, oldest first."""
+    query = select(JobEvent).where(JobEvent.job_id == job_id, JobEvent.number > number)
+    return session.scalars(query.order_by(JobEvent.number).limit(limit)).all()
+
+
+def asked_to_stop(session: Session, job_id: str) -> bool:
+    return session.scalar(select(Job.cancel_asked_at).where(Job.id == job_id)) is not None
+
+
+def counts(session: Session) -> Sequence[tuple[JobKind, JobState, int]]:
+    """Return how many jobs there are of every kind in every state."""
+    rows = session.execute(select(Job.kind, Job.state, func.count()).group_by(Job.kind, Job.state))
+    return [(kind, state, count) for kind, state, count in rows]
+
+
+def seen(session: Session, worker: Worker) -> None:
+    """Write down that a worker is alive."""
+    session.merge(worker)
+
+
+def gone_workers(session: Session, *, not_seen_since: datetime) -> Sequence[str]:
+    """Return workers that were not seen for long; their jobs are taken over."""
+    return session.scalars(select(Worker.id).where(Worker.seen_at < not_seen_since)).all()
+
+
+def forget_worker(session: Session, worker_id: str) -> None:
+    found = session.get(Worker, worker_id)
+    if found is not None:
+        session.delete(found)
+
+
+def workers(session: Session) -> Sequence[Worker]:
+    return session.scalars(select(Worker).order_by(Worker.id)).all()

@@ -1,0 +1,28 @@
+"""The tables; ``migrations/`` makes them, and a test holds both to be equal."""
+
+from __future__ import annotations
+
+from api.store.models.base import Base
+from api.store.models.engines import Engine, Schedule
+from api.store.models.jobs import Job, JobEvent, Worker
+from api.store.models.keys import AuditEvent, IdempotentAnswer, Key
+from api.store.models.plans import Decision, Plan, PlanTrace, Rollout
+from api.store.models.traces import Trace, TraceUpload
+
+__all__ = [
+    "AuditEvent",
+    "Base",
+    "Decision",
+    "Engine",
+    "IdempotentAnswer",
+    "Job",
+    "JobEvent",
+    "Key",
+    "Plan",
+    "PlanTrace",
+    "Rollout",
+    "Schedule",
+    "Trace",
+    "TraceUpload",
+    "Worker",
+]

@@ -1,0 +1,74 @@
+"""Engines, and when they are rebalanced."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Boolean, Float, ForeignKey, Index, Integer, String, Text, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from api.states import EngineState
+from api.store.columns import Document, Moment, OneOf
+from api.store.models.base import Base
+
+
+class Engine(Base):
+    """An engine that was registered, and what was last read from it."""
+
+    __tablename__ = "engines"
+    __table_args__ = (
+        Index(
+            "uq_engines_name_there",
+            "name",
+            unique=True,
+            sqlite_where=text("removed_at IS NULL"),
+            postgresql_where=text("removed_at IS NULL"),
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200))
+    url: Mapped[str] = mapped_column(String(500))
+    key_reference: Mapped[str | None] = mapped_column(String(500))
+    read_key_reference: Mapped[str | None] = mapped_column(String(500))
+    labels: Mapped[dict[str, str]] = mapped_column(Document)
+    costs: Mapped[list[list[float]] | None] = mapped_column(Document)
+    """Square matrix of link costs between ranks; None takes the nodes that the engine reports."""
+
+    state: Mapped[EngineState] = mapped_column(OneOf(EngineState))
+    facts: Mapped[dict[str, Any] | None] = mapped_column(Document)
+    """Shape, dispatch and abilities as last read; the map itself is not kept."""
+
+    warnings: Mapped[list[dict[str, str]]] = mapped_column(Document)
+    read_at: Mapped[datetime | None] = mapped_column(Moment)
+    error: Mapped[dict[str, Any] | None] = mapped_column(Document)
+    failures_in_row: Mapped[int] = mapped_column(Integer)
+    resting_until: Mapped[datetime | None] = mapped_column(Moment)
+    """Until then nothing is asked of it: the circuit is open."""
+
+    version: Mapped[int] = mapped_column(Integer)
+    created_at: Mapped[datetime] = mapped_column(Moment)
+    removed_at: Mapped[datetime | None] = mapped_column(Moment)
+
+
+class Schedule(Base):
+    """When an engine is rebalanced, and within which limits."""
+
+    __tablename__ = "schedules"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    engine_id: Mapped[str] = mapped_column(ForeignKey("engines.id"), index=True)
+    cron: Mapped[str | None] = mapped_column(String(200))
+    interval_s: Mapped[float | None] = mapped_column(Float)
+    applies: Mapped[bool] = mapped_column(Boolean)
+    """Whether a plan that passes all gates is pushed, or proposed."""
+
+    gates: Mapped[dict[str, Any]] = mapped_column(Document)
+    paused: Mapped[bool] = mapped_column(Boolean)
+    next_due_at: Mapped[datetime | None] = mapped_column(Moment, index=True)
+    last_tick_at: Mapped[datetime | None] = mapped_column(Moment)
+    last_success_at: Mapped[datetime | None] = mapped_column(Moment)
+    created_by: Mapped[str] = mapped_column(Text)
+    version: Mapped[int] = mapped_column(Integer)
+    created_at: Mapped[datetime] = mapped_column(Moment)

@@ -1,0 +1,67 @@
+"""Queries on plans, rollouts and decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from api.errors import NotFound
+from api.states import RolloutState
+from api.store.models import Decision, Plan, PlanTrace, Rollout
+from api.store.pages import Page, Paging, paged
+
+
+def find(session: Session, plan_id: str) -> Plan:
+    """Return a plan. Raises :class:`NotFound`."""
+    plan = session.get(Plan, plan_id)
+    if plan is None:
+        raise NotFound(f"there is no plan {plan_id}.")
+    return plan
+
+
+def page(session: Session, paging: Paging, *, engine_id: str | None = None) -> Page[Plan]:
+    query = select(Plan)
+    if engine_id is not None:
+        query = query.where(Plan.engine_id == engine_id)
+    return paged(session, query, Plan.id, paging)
+
+
+def trace_ids(session: Session, plan_id: str) -> Sequence[str]:
+    """Return the recordings that a plan is made from, in their order."""
+    rows = select(PlanTrace.trace_id).where(PlanTrace.plan_id == plan_id).order_by(PlanTrace.position)
+    return session.scalars(rows).all()
+
+
+def uses_trace(session: Session, trace_id: str) -> bool:
+    return session.scalar(select(PlanTrace.plan_id).where(PlanTrace.trace_id == trace_id).limit(1)) is not None
+
+
+def find_rollout(session: Session, rollout_id: str) -> Rollout:
+    """Return a rollout. Raises :class:`NotFound`."""
+    rollout = session.get(Rollout, rollout_id)
+    if rollout is None:
+        raise NotFound(f"there is no rollout {rollout_id}.")
+    return rollout
+
+
+def rollouts(session: Session, paging: Paging, *, engine_id: str | None = None) -> Page[Rollout]:
+    query = select(Rollout)
+    if engine_id is not None:
+        query = query.where(Rollout.engine_id == engine_id)
+    return paged(session, query, Rollout.id, paging)
+
+
+def applied_rollout(session: Session, engine_id: str) -> Rollout | None:
+    """Return an engine's newest rollout that was applied and not taken back."""
+    applied = Rollout.state == RolloutState.APPLIED
+    query = select(Rollout).where(Rollout.engine_id == engine_id, applied).order_by(Rollout.id.desc())
+    return session.scalar(query.limit(1))
+
+
+def decisions(session: Session, paging: Paging, *, engine_id: str | None = None) -> Page[Decision]:
+    query = select(Decision)
+    if engine_id is not None:
+        query = query.where(Decision.engine_id == engine_id)
+    return paged(session, query, Decision.id, paging)

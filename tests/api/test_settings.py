@@ -1,0 +1,76 @@
+"""Settings: where they come from, in which order, and that secrets are never shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from api.errors import BadSetting
+from api.settings import read_settings
+
+SECRET = "a-very-secret-key-0123"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "moeplan.toml"
+    file.write_text('port = 1111\nhost = "::1"\nworkers = 3\n')
+    return file
+
+
+def test_flags_before_variables_before_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOEPLAN_PORT", "2222")
+    monkeypatch.setenv("MOEPLAN_HOST", "127.0.0.2")
+    settings = read_settings(config, port=3333, workers=None)
+    assert (settings.port, settings.host, settings.workers) == (3333, "127.0.0.2", 3)
+
+
+def test_the_file_may_be_named_by_a_variable(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOEPLAN_CONFIG", str(config))
+    assert read_settings().port == 1111
+
+
+def test_sqlite_in_the_data_folder_is_usual(tmp_path: Path) -> None:
+    assert read_settings(data_dir=tmp_path).database.database == str(tmp_path / "moeplan.db")
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg", "postgresql+psycopg2"])
+def test_postgresql_always_means_psycopg_3(scheme: str) -> None:
+    assert read_settings(database_url=f"{scheme}://u@h/d").database.drivername == "postgresql+psycopg"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("port", 70000), ("workers", -1), ("log_level", "loud"), ("database_url", "mysql://h/d"),
+        ("max_upload_bytes", 0), ("database_url", "no url"), ("database_url", "sqlite://"), ("api_key", "short"),
+        ("admin_api_key", "with a space in it"), 
+        ("trace_retention_days", 0), ("engine_timeout_s", "soon"), ("prot", 80),
+    ],
+)  # fmt: skip
+def test_a_bad_setting_is_named(setting: str, value: object) -> None:
+    with pytest.raises(BadSetting, match=rf"the setting {setting} \(or MOEPLAN_{setting.upper()}\)"):
+        read_settings(**{setting: value})
+
+
+@pytest.mark.parametrize("content", ["port = ", "prot = 1", "\xff"])
+def test_a_bad_file_is_one_sentence(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(BadSetting):
+        read_settings(file)
+    with pytest.raises(BadSetting, match="does not exist"):
+        read_settings(tmp_path / "none.toml")
+
+
+def test_secrets_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOEPLAN_ADMIN_API_KEY", SECRET)
+    settings = read_settings(api_key=SECRET + "x", database_url=f"postgresql://u:{SECRET}@h/d")
+    assert SECRET not in repr(settings)
+    assert SECRET not in str(settings.model_dump())
+    assert settings.database.password == SECRET
+    for bad in ({"api_key": SECRET + " "}, {"database_url": f"mysql://u:{SECRET}@h/d"}):
+        with pytest.raises(BadSetting) as refused:
+            read_settings(**bad)
+        assert SECRET not in str(refused.value)
