@@ -45,7 +45,7 @@ def test_postgresql_always_means_psycopg_3(scheme: str) -> None:
     [
         ("port", 70000), ("workers", -1), ("log_level", "loud"), ("database_url", "mysql://h/d"),
         ("max_upload_bytes", 0), ("database_url", "no url"), ("database_url", "sqlite://"), ("api_key", "short"),
-        ("admin_api_key", "with a space in it"), 
+        ("admin_api_key", "with a space in it"),
         ("trace_retention_days", 0), ("engine_timeout_s", "soon"), ("prot", 80),
     ],
 )  # fmt: skip
