@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
 
 from placement.demand import Sources
 
@@ -42,6 +42,38 @@ class LayerMetrics:
 
 
 @dataclass(frozen=True)
+class TokenBasis:
+    """What the figures from a token trace rest on.
+
+    Attributes
+    ----------
+    tokens, recorded_tokens : int
+        Tokens that copies were counted for, and tokens of the recording.
+    steps, recorded_steps : int
+        Engine steps that active experts were counted in, and steps of the recording; 0 where steps are unknown.
+    gpus_per_token_interval, nodes_per_token_interval : (float, float) or None
+        95 % confidence intervals for the whole recording; None where every token was counted.
+    """
+
+    tokens: int
+    recorded_tokens: int
+    steps: int
+    recorded_steps: int
+    gpus_per_token_interval: tuple[float, float] | None = None
+    nodes_per_token_interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class TokenMetrics:
+    """Figures of one layout under a token trace; see :class:`Metrics` for the names."""
+
+    gpus_per_token: float | None
+    nodes_per_token: float | None
+    active_experts: float | None
+    token_basis: TokenBasis
+
+
+@dataclass(frozen=True)
 class Metrics:
     """Figures of one layout under one demand.
 
@@ -67,6 +99,14 @@ class Metrics:
     sources : {"measured", "uniform"}
     dispatch : str
         The dispatch rule the figures hold for.
+    gpus_per_token, nodes_per_token : float or None
+        Mean distinct remote GPUs / nodes that one token must be sent to per layer. None without a token trace, and
+        where nothing is sent (no all-to-all backend).
+    active_experts : float or None
+        Largest GPU's distinct experts hit per decode step, the mean over steps and layers. None without a token trace
+        that knows its steps.
+    token_basis : TokenBasis or None
+        What these three rest on; None without a token trace.
     """
 
     local_gpu: float | None
@@ -87,6 +127,20 @@ class Metrics:
     duplicated_slots: int
     sources: Sources
     dispatch: str
+    gpus_per_token: float | None = None
+    nodes_per_token: float | None = None
+    active_experts: float | None = None
+    token_basis: TokenBasis | None = None
+
+    def with_tokens(self, found: TokenMetrics) -> Self:
+        """Return the same figures with those from a token trace."""
+        return replace(
+            self,
+            gpus_per_token=found.gpus_per_token,
+            nodes_per_token=found.nodes_per_token,
+            active_experts=found.active_experts,
+            token_basis=found.token_basis,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -1,9 +1,11 @@
-"""The ruler: what a layout is worth under a demand and the engine's dispatch.
+"""The ruler: what a layout is worth under a demand, or a token trace, and the engine's dispatch.
 
 It judges layouts from anywhere and shares no code with solver, bounds and baselines.
 """
 
+from placement.score.copies import Copies, count_copies
 from placement.score.ruler import score
 from placement.score.served import loads_WLG
+from placement.score.token_metrics import score_tokens
 
-__all__ = ["loads_WLG", "score"]
+__all__ = ["Copies", "count_copies", "loads_WLG", "score", "score_tokens"]
