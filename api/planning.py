@@ -11,6 +11,7 @@ from typing import Literal
 from api.loading import LoadedDemand, load_demand, read_topology
 from api.slots_option import check_draft, live_gpu_count, require_live_slots, slots_from_options
 from api.workers import Crew, FanOut, Workers, open_workers
+from placement.comparison import Traces
 from placement.dispatch import Dispatch
 from placement.errors import BadOption
 from placement.layout import Layout
@@ -20,6 +21,7 @@ from placement.plan_header import PlanInput, PlannedModel, PlanOptions, SlotsFro
 from placement.planner import Effort, Setting, make_plan, solve_problem, solve_with_pareto
 from placement.problem import LocalScope, Objective, Problem
 from placement.slots import smallest_slots_per_gpu
+from placement.tokens import WindowTokens
 from placement.topology import MAX_GPUS, Topology
 from profiler.formats import read_layout
 from profiler.readers.options import ReadOptions
@@ -56,6 +58,7 @@ class PlanRequest:
     test: tuple[Path, ...] = ()
     current: Path | None = None
     capacity_factor: float = 1.25
+    sample_tokens: int | None = None
     expert_groups: int | None = None
     expert_bytes: int | None = None
     draft_experts: int | None = None
@@ -80,6 +83,8 @@ class PlanRequest:
             raise BadOption(
                 f"the time limit is {self.time_limit_s} s; it is a number of seconds above 0; leave it out for none."
             )
+        if self.sample_tokens is not None and self.sample_tokens < 1:
+            raise BadOption(f"--sample-tokens is {self.sample_tokens}; it is a number from 1 upwards.")
         if not 1 <= self.threads <= MAX_THREADS:
             raise BadOption(f"{self.threads} threads were asked for; 1 to {MAX_THREADS} can be used.")
         if not 0 <= self.seed <= MAX_SEED:
@@ -161,8 +166,14 @@ def plans_by_window(
         for index, name in enumerate(names):
             alone = replace(problem, demand=problem.demand.pick_windows([index]))
             part = _part_of(progress, start=index / len(names), share=1 / len(names))
-            plans[name] = _plan(alone, setting, request, crew=crew, progress=part)
+            plans[name] = _plan(alone, _setting_of_window(setting, index), request, crew=crew, progress=part)
     return plans
+
+
+def _setting_of_window(setting: Setting, index: int) -> Setting:
+    planned_on = setting.traces.planned_on
+    alone = None if planned_on is None else WindowTokens(planned_on, index)
+    return replace(setting, traces=replace(setting.traces, planned_on=alone))
 
 
 def _part_of(progress: Callable[[float], None] | None, *, start: float, share: float) -> Callable[[float], None] | None:
@@ -195,10 +206,10 @@ def _prepare(paths: Sequence[Path], read: ReadOptions, request: PlanRequest) -> 
     nodes = request.nodes if gpus == request.gpus else 1
     topology, notices = read_topology(request.topology_file, gpus=gpus, nodes=nodes)
     loaded = _load(paths, read, request, gpus=gpus, holdout=request.holdout)
-    judged_on = loaded.holdout
+    judged_on, traces = loaded.holdout, Traces(loaded.tokens, loaded.holdout_tokens, request.sample_tokens)
     if request.test:
         tested = _load(request.test, read, request, gpus=gpus)
-        judged_on = tested.demand
+        judged_on, traces = tested.demand, replace(traces, judged_on=tested.tokens)
         notices = [*notices, *tested.notices]
     setting = Setting(
         model=_model(loaded, read),
@@ -209,6 +220,7 @@ def _prepare(paths: Sequence[Path], read: ReadOptions, request: PlanRequest) -> 
         expert_groups=request.expert_groups or (read.model.expert_groups if read.model else None),
         expert_bytes=request.expert_bytes,
         notices=(*notices, *loaded.notices, *_live_notice(request, gpus)),
+        traces=traces,
     )
     return _problem(request, loaded, topology), setting
 
@@ -282,6 +294,7 @@ def _options(request: PlanRequest) -> PlanOptions:
         capacity_factor=request.capacity_factor,
         time_limit_s=request.time_limit_s,
         max_moved_slots=request.most_moved_slots,
+        sample_tokens=request.sample_tokens,
     )
 
 

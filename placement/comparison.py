@@ -18,11 +18,32 @@ from placement.metrics import Metrics
 from placement.notice import Notice
 from placement.plan import PlanMetrics
 from placement.problem import Problem
-from placement.score import loads_WLG, score
+from placement.score import loads_WLG, score, score_tokens
+from placement.tokens import TokenStream
 
 OURS = "moeplan"
 CURRENT = "current"
 TRIVIAL = "trivial"
+
+
+@dataclass(frozen=True)
+class Traces:
+    """Token traces of the demand planned from and of the demand to judge on, for the metrics that need them.
+
+    Attributes
+    ----------
+    planned_on, judged_on : TokenStream or None
+        None where only counts are known.
+    sample_tokens : int or None
+        Tokens to count copies for, see :func:`placement.score.score_tokens`; None for all.
+    """
+
+    planned_on: TokenStream | None = None
+    judged_on: TokenStream | None = None
+    sample_tokens: int | None = None
+
+
+NO_TRACES = Traces()
 
 
 @dataclass(frozen=True)
@@ -54,6 +75,7 @@ def compare(
     capacity_factor: float = 1.25,
     seed: int = 0,
     expert_groups: int | None = None,
+    traces: Traces = NO_TRACES,
 ) -> Comparison:
     """Score the planned layout beside every baseline.
 
@@ -69,6 +91,8 @@ def compare(
         First seed of the random baseline (median of five).
     expert_groups
         Router groups of the model, for hierarchical EPLB on several nodes.
+    traces
+        Token traces of the same demand, for copies per token and active experts.
     """
     present = {} if problem.current is None else {CURRENT: problem.current}
     baselines = {name: make(problem, seed=seed) for name, make in BASELINES.items()}
@@ -77,16 +101,55 @@ def compare(
     baselines["eplb"] = eplb.layout
     layouts = {**present, **baselines, OURS: planned}
     before = layouts.get(CURRENT, layouts[TRIVIAL])
+    planned_on = _with_tokens(
+        {
+            name: _score(each, problem, problem.demand, capacity_factor=capacity_factor)
+            for name, each in layouts.items()
+        },
+        layouts,
+        problem,
+        traces.planned_on,
+        sample_tokens=traces.sample_tokens,
+        seed=seed,
+    )
+    judged: dict[str, Metrics] = {}
+    if judged_on is not None:
+        judged = _with_tokens(
+            {name: _score(each, problem, judged_on, capacity_factor=capacity_factor) for name, each in layouts.items()},
+            layouts,
+            problem,
+            traces.judged_on,
+            sample_tokens=traces.sample_tokens,
+            seed=seed,
+        )
     rows = {
         name: PlanMetrics.of(
-            _score(layout, problem, problem.demand, capacity_factor=capacity_factor),
+            planned_on[name],
             moved_slots=diff(before, layout, moe_layers=problem.demand.moe_layers).moved_slots,
-            holdout=_score(layout, problem, judged_on, capacity_factor=capacity_factor) if judged_on else None,
+            holdout=judged.get(name),
         )
         for name, layout in layouts.items()
     }
     drift = profile_drift_notices(problem.demand, judged_on) if judged_on is not None else ()
     return Comparison(before=before, layouts=layouts, rows=rows, notices=(*eplb.notices, *drift))
+
+
+def _with_tokens(
+    metrics: Mapping[str, Metrics],
+    layouts: Mapping[str, Layout],
+    problem: Problem,
+    stream: TokenStream | None,
+    *,
+    sample_tokens: int | None,
+    seed: int,
+) -> dict[str, Metrics]:
+    """Add what a token trace tells, where there is one."""
+    if stream is None:
+        return dict(metrics)
+    found = score_tokens(
+        layouts, stream, problem.topology, dispatch=problem.dispatch, sample_tokens=sample_tokens, seed=seed
+    )
+    return {name: each.with_tokens(found[name]) if name in found else each for name, each in metrics.items()}
 
 
 def _median_random(problem: Problem, *, seed: int) -> Layout:

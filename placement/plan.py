@@ -289,6 +289,10 @@ def _check_figures(metrics: PlanMetrics, *, name: str) -> None:
                     raise BadPlan(f"{name}: {field_name} is {share}; it is a share from 0 to 1.")
             if not 1 <= row.imbalance < math.inf:
                 raise BadPlan(f"{name}: imbalance is {row.imbalance}; the smallest possible one is 1.")
+        for field_name in ("gpus_per_token", "nodes_per_token", "active_experts"):
+            value = getattr(figures, field_name)
+            if value is not None and not 0 <= value < math.inf:
+                raise BadPlan(f"{name}: {field_name} is {value}; it is a number from 0 upwards.")
         for at in figures.capacity:
             if not 0 < at.capacity_factor < math.inf:
                 raise BadPlan(f"{name}: a capacity factor is {at.capacity_factor}; it is a number above 0.")

@@ -72,6 +72,8 @@ class PlanOptions:
     time_limit_s : float or None
     max_moved_slots : int or None
         Slots that were allowed to move, None for any number.
+    sample_tokens : int or None
+        Tokens that copies were counted for, None for all of the recording.
     """
 
     objective: Objective
@@ -87,3 +89,4 @@ class PlanOptions:
     capacity_factor: float = 1.25
     time_limit_s: float | None = None
     max_moved_slots: int | None = None
+    sample_tokens: int | None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
-from placement.comparison import CURRENT, OURS, Comparison, compare
+from placement.comparison import CURRENT, NO_TRACES, OURS, Comparison, Traces, compare
 from placement.demand import Demand
 from placement.diff import diff
 from placement.layout import Layout
@@ -61,6 +61,8 @@ class Setting:
         Bytes of one expert's weights, for ``moved_bytes``.
     notices : tuple of Notice
         Warnings from reading the inputs.
+    traces : Traces
+        Token traces of the demand planned from and judged on.
     """
 
     model: PlannedModel
@@ -71,6 +73,7 @@ class Setting:
     expert_groups: int | None = None
     expert_bytes: int | None = None
     notices: tuple[Notice, ...] = ()
+    traces: Traces = NO_TRACES
 
 
 def solve_problem(
@@ -131,6 +134,7 @@ def make_plan(problem: Problem, solution: Solution, setting: Setting, *, moving_
         capacity_factor=options.capacity_factor,
         seed=options.seed,
         expert_groups=setting.expert_groups,
+        traces=setting.traces,
     )
     rows = dict(comparison.rows)
     metrics = rows.pop(OURS)

@@ -6,7 +6,7 @@ gone through more than once: recordings hold up to 10^9 routed ids and are never
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -144,6 +144,26 @@ class Tokens:
 
 TokenStream = Iterable[Tokens]
 """A token trace: pieces in order, the same each time it is gone through."""
+
+
+@dataclass(frozen=True, eq=False)
+class WindowTokens:
+    """The tokens of one window of a trace, as a trace of that window alone.
+
+    Attributes
+    ----------
+    stream : TokenStream
+    window : int
+    """
+
+    stream: TokenStream
+    window: int
+
+    def __iter__(self) -> Iterator[Tokens]:
+        for piece in self.stream:
+            part = piece.pick(piece.window_T == self.window)
+            if part.tokens:
+                yield replace(part, window_T=np.zeros(part.tokens, dtype=np.int32))
 
 
 def frozen_view(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:

@@ -96,6 +96,14 @@ CapacityFactor = Annotated[
         help="A GPU's capacity, as a multiple of the mean GPU load; only for overflow_share, rerouted and dropped."
     ),
 ]
+SampleTokens = Annotated[
+    int | None,
+    typer.Option(
+        help="Count copies of this many tokens of a token trace (whole requests, drawn at random), with confidence "
+        "intervals; without it of all.",
+        show_default=False,
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of everything random; equal seeds give equal plans.")]
 Url = Annotated[str, typer.Option("--engine", help="URL of the engine.", show_default=False)]
 EngineKey = Annotated[

@@ -27,6 +27,9 @@ METRIC_NAMES = (
 )
 
 
+TOKEN_METRIC_NAMES = ("gpus_per_token", "nodes_per_token", "active_experts")
+"""Shown where a token trace is given."""
+
 LONGEST_COMPLAINT = 1000
 """Characters of an error's sentence; an option's value can be of any length."""
 
@@ -104,11 +107,22 @@ def metrics_table(rows: Mapping[str, Metrics], *, title: str) -> Table:
     table = TextTable("", *rows, title=title)
     for name in METRIC_NAMES:
         table.add_row(name, *(number(getattr(metrics, name)) for metrics in rows.values()))
+    if any(metrics.token_basis is not None for metrics in rows.values()):
+        for name in TOKEN_METRIC_NAMES:
+            if any(getattr(metrics, name) for metrics in rows.values()):
+                table.add_row(name, *(_with_interval(metrics, name) for metrics in rows.values()))
     worst = [metrics.worst_window for metrics in rows.values()]
     table.add_row("imbalance of the worst window", *(number(window.imbalance) for window in worst))
     if any(len(metrics.windows) > 1 for metrics in rows.values()):
         table.add_row("worst window", *(window.name for window in worst))
     return table
+
+
+def _with_interval(metrics: Metrics, name: str) -> str:
+    """Print a figure from a token trace, with half its confidence interval where it was sampled."""
+    value = number(getattr(metrics, name))
+    interval = getattr(metrics.token_basis, f"{name}_interval", None)
+    return value if interval is None else f"{value} ±{(interval[1] - interval[0]) / 2:.4f}"
 
 
 def capacity_table(rows: Mapping[str, Metrics]) -> Table:

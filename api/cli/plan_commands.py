@@ -26,7 +26,7 @@ from api.cli.plan_output import print_plan
 from api.loading import load_demand, read_topology
 from api.planning import plan_from_files, plans_by_window
 from placement.dispatch import Dispatch
-from placement.score import score
+from placement.score import score, score_tokens
 from placement.solution import Status
 from profiler.formats import read_layout
 from profiler.plan_file import write_plan
@@ -111,6 +111,8 @@ def evaluate(
     window_by: cli.WindowByText = "file",
     sources: cli.SourcesMode = "auto",
     capacity_factor: cli.CapacityFactor = 1.25,
+    sample_tokens: cli.SampleTokens = None,
+    seed: cli.Seed = 0,
     read_with: cli.ReadFlags,
     as_json: cli.Json = False,
 ) -> None:
@@ -126,6 +128,11 @@ def evaluate(
         dispatch=dispatch,
         capacity_factor=capacity_factor,
     )
+    if loaded.tokens is not None:
+        found_of = score_tokens(
+            {"layout": judged}, loaded.tokens, machine, dispatch=dispatch, sample_tokens=sample_tokens, seed=seed
+        )
+        metrics = metrics.with_tokens(found_of["layout"]) if found_of else metrics
     warnings = [notice.to_dict() for notice in (*notices, *loaded.notices, *found)]
     if as_json:
         print_json({"layout_hash": judged.hash, "metrics": metrics.to_dict(), "warnings": warnings})

@@ -147,6 +147,7 @@ class PlanFlags:
     holdout: Holdout = None
     current: Current = None
     capacity_factor: cli.CapacityFactor = 1.25
+    sample_tokens: cli.SampleTokens = None
     expert_groups: Groups = None
     expert_bytes: ExpertBytes = None
     max_moved_slots: MaxMovedSlots = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from api.report.numbers import count, percent, ranges
+from api.report.numbers import count, percent, ranges, ratio
 from placement.dispatch import Dispatch
+from placement.metrics import Metrics
 from placement.plan import Plan
 
 ENGINE_DISPATCH = {
@@ -54,6 +55,30 @@ def option_facts(plan: Plan) -> dict[str, str]:
     if options.time_limit_s is not None:
         facts["Time limit"] = f"{options.time_limit_s:g} s"
     return facts
+
+
+def token_notes(metrics: Metrics) -> tuple[str, ...]:
+    """Say what the figures from a token trace mean and rest on; nothing without one."""
+    basis = metrics.token_basis
+    if basis is None:
+        return ()
+    notes = []
+    if metrics.gpus_per_token is not None:
+        tokens = f"{count(basis.tokens)} tokens"
+        if basis.tokens < basis.recorded_tokens:
+            tokens += f" drawn by whole requests from {count(basis.recorded_tokens)}"
+        interval = basis.gpus_per_token_interval
+        spread = "" if interval is None else f"; 95 % confidence: {ratio(interval[0])} to {ratio(interval[1])}"
+        notes.append(
+            "gpus_per_token: distinct other GPUs that a token must be sent to in a layer, what an all-to-all pays that "
+            f"sends once per destination; over {tokens}{spread}."
+        )
+    if metrics.active_experts is not None:
+        notes.append(
+            "active_experts: distinct experts hit on the busiest GPU per decode step and layer, what memory-bound "
+            f"decoding pays; over {count(basis.steps)} of {count(basis.recorded_steps)} recorded steps."
+        )
+    return tuple(notes)
 
 
 def commands(plan: Plan) -> tuple[tuple[str, str], ...]:

@@ -42,6 +42,7 @@ def render_report(plan: Plan) -> str:
         layer_ticks=ticks(plan.model.layers, at_most=8),
         map_height_px=_map_height_px(plan.model.layers),
         comparison=tables.comparison(plan),
+        token_notes=facts.token_notes(plan.metrics),
         capacity=tables.capacity(plan),
         windows=tables.windows(plan.metrics),
         holdout_windows=tables.windows(plan.metrics.holdout) if plan.metrics.holdout else None,

@@ -199,8 +199,24 @@ def _columns(plan: Plan) -> list[Column | None]:
         Column("overflow_share", lambda metrics: metrics.overflow_share, fine_percent, False),
         Column("rerouted", lambda metrics: metrics.rerouted, fine_percent, False),
         Column("dropped", lambda metrics: metrics.dropped, fine_percent, False),
+        *_token_columns(plan, has_holdout=has_holdout),
         Column("moved_slots", lambda metrics: metrics.moved_slots, _whole, False),
     ]
+
+
+def _token_columns(plan: Plan, *, has_holdout: bool) -> list[Column | None]:
+    """Columns of what needs a token trace; none without one."""
+    metrics = plan.metrics
+    columns: list[Column | None] = []
+    if metrics.gpus_per_token is not None:
+        columns.append(Column("gpus_per_token", lambda row: row.gpus_per_token, ratio, False))
+    if has_holdout and metrics.holdout is not None and metrics.holdout.gpus_per_token is not None:
+        columns.append(Column("holdout gpus_per_token", _of_holdout("gpus_per_token"), ratio, False))
+    if metrics.nodes_per_token is not None and plan.topology.nodes > 1:
+        columns.append(Column("nodes_per_token", lambda row: row.nodes_per_token, ratio, False))
+    if metrics.active_experts is not None:
+        columns.append(Column("active_experts", lambda row: row.active_experts, ratio, False))
+    return columns
 
 
 def _best(column: Column, layouts: list[PlanMetrics]) -> float | None:
