@@ -175,16 +175,17 @@ class SiteTable:
         return Needed(tokens_SM, _weighted_bits(union_TB, np.ones(self.sites)))
 
     def _by_chance_at_home(self, rows_TK: npt.NDArray[np.uint16], home_T: npt.NDArray[np.int32]) -> Needed:
-        width = len(self.is_plain_E)
-        stays_XM = self.stays_SEM.reshape(-1, self.sites)
-        cells_TK = rows_TK + home_T[:, None].astype(np.int64) * width
+        order_T = np.argsort(home_T, kind="stable")
         tokens_SM = np.zeros((len(self.own_S), self.sites))
         sites_T = np.empty(len(rows_TK))
         for tile in _tiles(len(rows_TK), self.sites):
-            needs_TM = 1.0 - _product(stays_XM, cells_TK[tile]).astype(np.float64)
-            sites_T[tile] = needs_TM.sum(axis=1)
-            at_home_ST = np.arange(len(self.own_S))[:, None] == home_T[tile]
-            tokens_SM += at_home_ST.astype(np.float64) @ needs_TM
+            token_X = order_T[tile]
+            home_X = home_T[token_X].astype(np.int64)
+            cells_XK = rows_TK[token_X] + home_X[:, None] * len(self.is_plain_E)
+            needs_XM = 1.0 - _product(self.stays_SEM.reshape(-1, self.sites), cells_XK).astype(np.float64)
+            sites_T[token_X] = needs_XM.sum(axis=1)
+            starts = np.flatnonzero(np.diff(home_X, prepend=-1))
+            tokens_SM[home_X[starts]] += np.add.reduceat(needs_XM, starts, axis=0)
         return Needed(tokens_SM, sites_T)
 
 

@@ -26,6 +26,9 @@ STEP_BYTES = 2**24
 NORMAL_95 = 1.959964
 """97.5 % quantile of the normal distribution."""
 
+FEWEST_REQUESTS = 5
+"""Fewer tell too little of how requests differ for an interval."""
+
 
 def score_tokens(
     layouts: Mapping[str, Layout],
@@ -150,17 +153,32 @@ def ratio_interval(
     """Return the 95 % confidence interval of a ratio of sums, estimated from requests drawn at random.
 
     Tokens of one request resemble each other, so requests are the units: the linearised variance of a ratio estimator
-    under cluster sampling, with the finite population correction (Cochran: Sampling Techniques, 1977, section 6.4).
-    None where everything was counted, and for a single request, of which no spread can be told.
+    under cluster sampling, with the finite population correction (Cochran: Sampling Techniques, 1977, section 6.4), and
+    Student's quantile. None where everything was counted, and for fewer than :data:`FEWEST_REQUESTS` requests.
     """
     requests = len(part_R)
     ratio = float(part_R.sum() / whole_R.sum())
-    if sampled_share >= 1 or requests < 2:
+    if sampled_share >= 1 or requests < FEWEST_REQUESTS:
         return None
     residual_R = part_R - ratio * whole_R
     spread = requests / (requests - 1) * float((residual_R**2).sum())
-    half = NORMAL_95 * math.sqrt((1 - sampled_share) * spread) / float(whole_R.sum())
+    half = _student_95(requests - 1) * math.sqrt((1 - sampled_share) * spread) / float(whole_R.sum())
     return max(0.0, ratio - half), ratio + half
+
+
+def _student_95(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's distribution, to 0.01 from 4 degrees of freedom on.
+
+    The expansion in powers of 1 / freedom (Abramowitz, Stegun: Handbook of Mathematical Functions, 26.7.5).
+    """
+    z = NORMAL_95
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return math.fsum(term / float(freedom) ** power for power, term in enumerate(terms))
 
 
 def _basis(steps: StepCounts | None, *, tokens: int, recorded_tokens: int) -> TokenBasis:

@@ -14,7 +14,7 @@ from placement.errors import BadOption, BadTokens
 from placement.problem import Problem
 from placement.step_counts import StepCounts
 from placement.token_sample import TokenSample, take_sample
-from placement.tokens import NO_EXPERT, UNKNOWN_STEP, Tokens
+from placement.tokens import NO_EXPERT, UNKNOWN_STEP, Tokens, WindowTokens
 from placement.topology import Topology
 from tests.placement.token_traces import cut, some_tokens
 
@@ -121,6 +121,14 @@ def test_of_a_request_that_is_too_long_the_first_tokens_are_kept():
 def test_nothing_recorded_is_no_sample():
     assert take_sample([], gpus=1) is None
     assert take_sample([some_tokens(np.zeros((1, 0, 1)), experts=1)], gpus=1) is None
+
+
+def test_a_window_of_a_trace_is_a_trace_of_its_own():
+    trace = some_tokens([[[0], [1], [2], [3]]], experts=4, window=[1, 0, 1, 0])
+    alone = WindowTokens(cut(trace, 3), 1)
+    for _ in range(2):
+        assert [piece.experts_LTK.ravel().tolist() for piece in alone] == [[0, 2]]
+    assert [piece.window_T.tolist() for piece in alone] == [[0, 0]]
 
 
 # ---------------------------------------------------------------------------------------------------------- steps

@@ -134,7 +134,7 @@ def _paths(value: Any, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
 
 def test_every_field_is_needed(document: dict[str, Any]) -> None:
     """Only what has a default, so that files written before it existed stay readable, and a baseline may be absent."""
-    defaulted = ("local_target", "holdout_share", "capacity_factor", "time_limit_s", "max_moved_slots")
+    defaulted = ("local_target", "holdout_share", "capacity_factor", "time_limit_s", "max_moved_slots", "sample_tokens")
     options = {("options", name) for name in defaulted}
     for path in _paths(document):
         changed = copy.deepcopy(document)
@@ -142,7 +142,8 @@ def test_every_field_is_needed(document: dict[str, Any]) -> None:
         for part in path[:-1]:
             inner = inner[part]
         del inner[path[-1]]
-        if path in options or path[-1] == "holdout" or (path[0] == "baselines" and len(path) == 2):
+        of_tokens = path[-1] in ("gpus_per_token", "nodes_per_token", "active_experts", "token_basis")
+        if path in options or of_tokens or path[-1] == "holdout" or (path[0] == "baselines" and len(path) == 2):
             plan_from_document(changed, name="plan.json")
             continue
         with pytest.raises(BadPlan) as caught:

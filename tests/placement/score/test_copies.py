@@ -258,11 +258,14 @@ def test_intervals_hold_the_true_figure_about_as_often_as_they_say():
     assert 180 <= inside <= 199
 
 
-def test_a_single_request_has_no_interval_and_an_empty_sample_is_refused():
-    assert ratio_interval(np.array([1.0]), np.array([2.0]), sampled_share=0.5) is None
-    assert ratio_interval(np.array([1.0, 2.0]), np.array([2.0, 2.0]), sampled_share=1.0) is None
-    low, high = ratio_interval(np.array([1.0, 2.0]), np.array([2.0, 2.0]), sampled_share=0.5)
-    assert 0 <= low < 0.75 < high
+def test_few_requests_have_no_interval_and_an_empty_sample_is_refused():
+    part, whole = np.array([1.0, 2, 1, 2, 1]), np.full(5, 2.0)
+    assert ratio_interval(part[:4], whole[:4], sampled_share=0.5) is None
+    assert ratio_interval(part, whole, sampled_share=1.0) is None
+    # Ratio 0.7; residuals -0.4, 0.6: variance 0.5 * 5/4 * 1.2 / 100; Student's quantile for 4 is 2.776.
+    low, high = ratio_interval(part, whole, sampled_share=0.5)
+    half = 2.776 * (0.5 * 1.25 * 1.2 / 100) ** 0.5
+    assert (low, high) == (pytest.approx(0.7 - half, rel=1e-2), pytest.approx(0.7 + half, rel=1e-2))
     layout = layout_from_hosts([[[0]]], experts=1)
     with pytest.raises(BadOption, match="sample of 0 tokens"):
         score_tokens({"it": layout}, [some_tokens([[[0]]], experts=1)], Topology(1), dispatch=DYNAMIC, sample_tokens=0)
