@@ -12,8 +12,12 @@
      |    +-- InputsDisagree           two inputs describe different models
      +-- MissingRanks, MapChanged      a recording that must not be planned from as it is
      +-- EngineError                   the engine refused, vanished or answered nonsense
-          +-- EngineUnreachable, EngineRefused, EngineFailed, EngineAnswerInvalid, EngineBusy
-          +-- PluginMissing, RecorderDisabled                     (what the engine lacks)
+          +-- EngineUnreachable, NotAnEngine, EngineRefused, EngineFailed, EngineAnswerInvalid, EngineBusy
+          +-- PluginMissing, RecorderDisabled, RoutedExpertsDisabled, ModelUnknown
+                                                                  (what the engine lacks or does not say)
+          +-- RecordingNeedsLimit, DumpNotFound, DumpIncomplete, DumpAmbiguous, DumpForeign,
+              EngineLostDuringDump                                (capture without the plugin)
+          +-- SampleFailed                                        (sampling of requests)
           +-- LayoutHashMismatch, DispatchNotSet, DispatchCombo, PartialApply, PostPushCheckFailed,
               NoPreviousLayout                                    (push and rollback)
 """
@@ -115,6 +119,10 @@ class EngineUnreachable(EngineError):
     """The engine does not answer."""
 
 
+class NotAnEngine(EngineError):
+    """Something answers at this address, but it is no SGLang."""
+
+
 class EngineRefused(EngineError):
     """The engine refused the request."""
 
@@ -137,6 +145,42 @@ class PluginMissing(EngineError):
 
 class RecorderDisabled(EngineError):
     """The engine was started without its expert distribution recorder."""
+
+
+class RoutedExpertsDisabled(EngineError):
+    """The engine was started without returning the routed experts of requests."""
+
+
+class ModelUnknown(EngineError):
+    """The engine does not say what its model's layers and experts are."""
+
+
+class RecordingNeedsLimit(EngineError):
+    """The recorder keeps every forward pass in memory, so it must not run for long."""
+
+
+class DumpNotFound(EngineError):
+    """The engine has dumped its record, but no new file is in the folder."""
+
+
+class DumpIncomplete(EngineError):
+    """Files of a dump are missing or were never finished."""
+
+
+class DumpAmbiguous(EngineError):
+    """More than one recording appeared, so which is ours is unknown."""
+
+
+class DumpForeign(EngineError):
+    """The dump does not fit the engine that was asked for it."""
+
+
+class EngineLostDuringDump(EngineError):
+    """The engine ended while it wrote its record."""
+
+
+class SampleFailed(EngineError):
+    """No request could be sampled."""
 
 
 class LayoutHashMismatch(EngineError):

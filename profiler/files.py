@@ -54,6 +54,13 @@ def atomic_output(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
+def require_writable(path: Path) -> None:
+    """Raise :class:`OutputNotWritable` for what :func:`atomic_output` would refuse, before long work is done for it."""
+    folder = _writable_target(path).parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputNotWritable(f"{path} cannot be written: the folder {folder} may not be written.")
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a whole file, or leave what was there. Raises :class:`OutputNotWritable`."""
     with atomic_output(path) as temporary:

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 
 import typer
 
+from api.cli.capture_command import capture
 from api.cli.demo import demo
-from api.cli.engine_commands import capture, push, replay, rollback
+from api.cli.doctor_command import doctor
 from api.cli.exit_codes import BAD_INPUT, DONE, INTERRUPTED, TERMINATED, exit_code_of
 from api.cli.layout_commands import diff, export, report
 from api.cli.output import complain, survive_any_text
 from api.cli.plan_commands import compare, evaluate, plan
+from api.cli.push_commands import push, rollback
+from api.cli.replay_command import replay
 from api.cli.service_commands import db
 from api.cli.stopping import Terminated, termination_unwinds
 from api.cli.trace_commands import app as trace
@@ -28,7 +31,7 @@ app = typer.Typer(
 )
 app.add_typer(trace, name="trace")
 app.add_typer(db, name="db")
-for command in (plan, evaluate, compare, diff, export, report, replay, capture, push, rollback, demo):
+for command in (plan, evaluate, compare, diff, export, report, replay, doctor, capture, push, rollback, demo):
     app.command()(command)
 
 

@@ -110,3 +110,12 @@ EngineKey = Annotated[
     str | None,
     typer.Option("--engine-key", envvar="MOEPLAN_ENGINE_KEY", help="The engine's (admin) API key.", show_default=False),
 ]
+EngineReadKey = Annotated[
+    str | None,
+    typer.Option(
+        "--engine-read-key",
+        envvar="MOEPLAN_ENGINE_READ_KEY",
+        help="The engine's API key, where it has an admin key too.",
+        show_default=False,
+    ),
+]

@@ -126,7 +126,7 @@ def capture(
     if not health.abilities["demand"].works:
         raise PluginMissing(f"{client.url}: the plugin cannot record demand: {health.abilities['demand'].reason}.")
     placement = client.placement()
-    notices = list(client.protection_notices())
+    notices: list[Notice] = []
     collected = _Collected(client, placement, on_window)
     options = replace(options, ring_windows=_windows_in(RING_BYTES, placement))
     with _recording(client, options) as state:

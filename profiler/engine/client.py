@@ -14,6 +14,7 @@ from profiler.engine.contract_measured import Measured
 from profiler.engine.contract_push import PushAnswer, PushRequest
 from profiler.engine.http import Answer, EngineHttp, checked_key
 from profiler.engine.json_fields import ContractViolation, Fields
+from profiler.engine.server_facts import ServerFacts, looks_like_sglang, server_facts
 from profiler.errors import (
     DispatchCombo,
     DispatchNotSet,
@@ -24,6 +25,7 @@ from profiler.errors import (
     EngineRefused,
     EngineUnreachable,
     LayoutHashMismatch,
+    NotAnEngine,
     PluginMissing,
     RecorderDisabled,
 )
@@ -100,8 +102,10 @@ class EngineClient:
     # ------------------------------------------------------------------ SGLang's own routes
 
     def require_alive(self) -> None:
-        """Raise :class:`EngineUnreachable` unless the engine serves."""
+        """Raise :class:`EngineUnreachable` unless the engine serves, :class:`NotAnEngine` where there is none."""
         answer = self._http.request("GET", "/health", key=self._key)
+        if answer.status == 404:
+            raise NotAnEngine(f"{self.url} answers, but has no /health: it is no SGLang.")
         if answer.status != 200:
             raise EngineUnreachable(f"{self.url} answers, but says with status {answer.status} that it does not serve.")
 
@@ -121,10 +125,40 @@ class EngineClient:
         answer = self._http.request("GET", "/server_info", key=self._read_key)
         if answer.status == 404:  # its older name
             answer = self._http.request("GET", "/get_server_info", key=self._read_key)
+        if answer.status == 404:
+            raise NotAnEngine(f"{self.url} answers, but has no /server_info: it is no SGLang.")
         info = self._success(answer, "the server's arguments").json("the server's arguments")
         if not isinstance(info, dict):
             raise EngineAnswerInvalid(f"{self.url}: the server's arguments are no JSON object.")
         return info
+
+    def facts(self) -> ServerFacts:
+        """Return the server arguments that bear on experts.
+
+        Raises
+        ------
+        NotAnEngine
+            What answers is no SGLang.
+        """
+        try:
+            info = self.server_info()
+        except EngineAnswerInvalid as error:
+            raise NotAnEngine(f"{self.url} answers, but not as an SGLang does: {error.detail}") from None
+        if not looks_like_sglang(info):
+            raise NotAnEngine(f"{self.url} answers, but its /server_info has none of SGLang's arguments.")
+        try:
+            return server_facts(info)
+        except ContractViolation as violation:
+            raise EngineAnswerInvalid(f"{self.url}: {violation.detail}") from None
+
+    def architectures(self) -> tuple[str, ...]:
+        """Return the names of the model's classes, empty where the engine does not say."""
+        answer = self._http.request("GET", "/model_info", key=self._read_key)
+        if answer.status != 200:
+            return ()
+        info = answer.json("the model's facts")
+        named = info.get("architectures") if isinstance(info, dict) else None
+        return tuple(name for name in named if isinstance(name, str)) if isinstance(named, list) else ()
 
     def start_record(self) -> None:
         """Start SGLang's own recorder; what it held is lost.
@@ -145,12 +179,14 @@ class EngineClient:
         """Stop SGLang's own recorder; call :meth:`start_record` first."""
         self._success(self._post("/stop_expert_distribution_record"), "stopping the recorder")
 
-    def dump_record(self) -> None:
+    def dump_record(self, *, timeout_s: float = 60.0) -> None:
         """Let the recorder write its file on the engine's host and forget what it held."""
-        answer = self._http.request(
-            "POST", "/dump_expert_distribution_record", key=self._key, timeout_s=max(60.0, self._http.timeout_s)
-        )
+        answer = self._http.request("POST", "/dump_expert_distribution_record", key=self._key, timeout_s=timeout_s)
         self._success(answer, "dumping the record")
+
+    def clock_s(self) -> float | None:
+        """Return the clock of the engine's host, seconds since 1970, to the second; None where it does not say."""
+        return self._http.request("GET", "/health", key=self._key).clock_s
 
     # ------------------------------------------------------------------ the plugin's routes
 

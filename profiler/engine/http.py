@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
@@ -27,11 +28,13 @@ class Answer:
     """Status and body of an answer that came in whole.
 
     ``key`` is what the request was sent with: an engine that repeats it must not put it into a message of ours.
+    ``clock_s`` is the engine's clock in seconds since 1970, known to the second; None where it does not say.
     """
 
     status: int
     body: bytes
     key: str | None = field(default=None, repr=False)
+    clock_s: float | None = None
 
     @property
     def text(self) -> str:
@@ -121,7 +124,8 @@ class EngineHttp:
                 response = self._client.send(request, stream=True)
                 try:
                     body_bytes = _whole_body(response, what, deadline_s=deadline_s, limit_s=limit_s)
-                    return Answer(response.status_code, body_bytes, key)
+                    clock_s = _clock_s(response.headers.get("date", ""))
+                    return Answer(response.status_code, body_bytes, key, clock_s)
                 finally:
                     response.close()
         except httpx.TimeoutException:
@@ -132,6 +136,13 @@ class EngineHttp:
             raise _unusable(error, what) from None
         except UnicodeError:
             raise EngineUnreachable(f"{what}: this is no host name.") from None
+
+
+def _clock_s(date: str) -> float | None:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 class _Connection:

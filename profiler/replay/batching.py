@@ -31,20 +31,34 @@ class Batch:
     decode_T: npt.NDArray[np.bool_]
 
 
-@dataclass
-class _Run:
-    """A request on its way: rows from ``next_row`` are still to be computed, those up to ``prompt_end`` in prefill."""
+@dataclass(eq=False)
+class Run:
+    """A request on its way.
 
-    next_row: int
-    prompt_end: int
-    end: int
+    Attributes
+    ----------
+    row_T : ndarray
+        int64 [T], rows of ``Traffic.experts_LRK``, the prompt's first.
+    prompt_rows : int
+        Rows that are computed in prefill, at least 1.
+    computed : int
+        Rows computed so far.
+    """
+
+    row_T: npt.NDArray[np.int64]
+    prompt_rows: int
+    computed: int = 0
+
+    @property
+    def finished(self) -> bool:
+        return self.computed == len(self.row_T)
 
 
 @dataclass
 class _Rank:
-    waiting: deque[_Run] = field(default_factory=deque)
-    prefilling: _Run | None = None
-    decoding: list[_Run] = field(default_factory=list)
+    waiting: deque[Run] = field(default_factory=deque)
+    prefilling: Run | None = None
+    decoding: list[Run] = field(default_factory=list)
 
     @property
     def requests(self) -> int:
@@ -105,12 +119,16 @@ class ContinuousBatching:
         row_T = np.concatenate(rows)
         return Batch(row_T, np.concatenate(sources), np.concatenate(decodes)) if len(row_T) else None
 
-    def _arriving(self, passes: int | None) -> Iterator[tuple[int, _Run]]:
+    def add(self, run: Run, *, home: int) -> None:
+        """Queue a request from outside the trace; it takes part like any other."""
+        self._ranks[home].waiting.append(run)
+
+    def _arriving(self, passes: int | None) -> Iterator[tuple[int, Run]]:
         traffic, served = self._traffic, 0
         while passes is None or served < passes:
             for request in range(traffic.requests):
-                first = int(traffic.first_row_Q[request])
-                run = _Run(first, first + int(traffic.prompt_rows_Q[request]), first + int(traffic.rows_Q[request]))
+                first, rows = int(traffic.first_row_Q[request]), int(traffic.rows_Q[request])
+                run = Run(np.arange(first, first + rows), int(traffic.prompt_rows_Q[request]))
                 yield int(self._home_Q[request]), run
             served += 1
 
@@ -132,19 +150,19 @@ class ContinuousBatching:
                     break
                 rank.prefilling = rank.waiting.popleft()
             run = rank.prefilling
-            piece_end = min(run.prompt_end, run.next_row + budget)
-            pieces.append(np.arange(run.next_row, piece_end))
-            budget -= piece_end - run.next_row
-            run.next_row = piece_end
-            if run.next_row == run.prompt_end:
+            piece_end = min(run.prompt_rows, run.computed + budget)
+            pieces.append(run.row_T[run.computed : piece_end])
+            budget -= piece_end - run.computed
+            run.computed = piece_end
+            if run.computed == run.prompt_rows:
                 rank.prefilling = None
-                if run.next_row < run.end:
+                if not run.finished:
                     rank.decoding.append(run)
         return np.concatenate(pieces)
 
     def _decode_pass(self, rank: _Rank) -> npt.NDArray[np.int64]:
-        row_T = np.array([run.next_row for run in rank.decoding], dtype=np.int64)
+        row_T = np.array([run.row_T[run.computed] for run in rank.decoding], dtype=np.int64)
         for run in rank.decoding:
-            run.next_row += 1
-        rank.decoding = [run for run in rank.decoding if run.next_row < run.end]
+            run.computed += 1
+        rank.decoding = [run for run in rank.decoding if not run.finished]
         return row_T

@@ -7,7 +7,9 @@ handles control requests between batches.
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +20,14 @@ from profiler.engine.contract_measured import Measured
 from profiler.engine.contract_push import PushRequest
 from profiler.engine.json_fields import ContractViolation
 from profiler.engine.map_rules import layout_hash
-from profiler.replay.batching import ContinuousBatching
+from profiler.replay.batching import ContinuousBatching, Run
 from profiler.replay.demand import DemandRecorder
 from profiler.replay.dispatch import Dispatcher, Ranks, dispatcher_class
 from profiler.replay.measured import DispatchCounters
 from profiler.replay.options import REPLAYED_VERSION, ReplayOptions
 from profiler.replay.pushing import ChunkFailed, PushPlan, plan_push
 from profiler.replay.recorder import StatRecorder
+from profiler.replay.requests import GenerateRequest, answer_to, run_for
 from profiler.replay.step import RoutedStep
 from profiler.replay.traffic import Traffic, assign_homes
 from profiler.replay.weights import SlotWeights
@@ -59,6 +62,8 @@ class ReplayEngine:
         self._map_LP = _first_map(traffic, options)
         self._weights = SlotWeights(self._map_LP, moe_layers=self._moe_layers)
         self._dispatcher = self._dispatcher_for(self._map_LP)
+        self._waiting: list[tuple[GenerateRequest, Run, int, Future[dict[str, Any]]]] = []
+        self._next_home = 0
         self._generation = 0
         self._pushing = False
         self._chunk_fault_left = options.faults.fail_chunk
@@ -95,7 +100,28 @@ class ReplayEngine:
         self.recorder.observe(step)
         self._demand.observe(step)
         self.steps += 1
+        self._answer_finished()
         return True
+
+    def submit(self, request: GenerateRequest) -> Future[dict[str, Any]]:
+        """Queue a request; its answer comes with the step that computes its last row."""
+        run, home = run_for(request, self._traffic), request.dp_rank
+        if home is None:
+            home = self._next_home
+            self._next_home = (home + 1) % self.options.gpus
+        answer: Future[dict[str, Any]] = Future()
+        self._batching.add(run, home=home)
+        self._waiting.append((request, run, home, answer))
+        return answer
+
+    def _answer_finished(self) -> None:
+        finished = [entry for entry in self._waiting if entry[1].finished]
+        if not finished:
+            return
+        self._waiting = [entry for entry in self._waiting if not entry[1].finished]
+        for request, run, home, answer in finished:
+            with_ids = self.options.routed_experts
+            answer.set_result(answer_to(request, run, self._traffic, home=home, with_ids=with_ids))
 
     # ------------------------------------------------------------------ what it says of itself
 
@@ -129,6 +155,7 @@ class ReplayEngine:
             "moe_a2a_backend": options.a2a,
             "expert_distribution_recorder_mode": "stat" if options.recorder else None,
             "expert_distribution_recorder_buffer_size": options.recorder_ring_steps,
+            "enable_return_routed_experts": options.routed_experts,
             "replay": {"trace": self._traffic.name, "homes": self.homes, "seed": options.seed, "steps": self.steps},
         }
 

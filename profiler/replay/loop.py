@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from profiler.replay.engine import ReplayEngine
+from profiler.replay.requests import GenerateRequest
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +88,27 @@ class StepLoop:
             if idle:
                 break
         return self.call(lambda engine: engine.steps), idle
+
+    async def generate(self, request: GenerateRequest) -> dict[str, Any]:
+        """Let the engine serve a request among the trace's own and return its answer.
+
+        Raises
+        ------
+        EngineStopped
+        """
+        answer = asyncio.wrap_future(await asyncio.to_thread(self.call, self._submit(request)))
+        while not answer.done():
+            await asyncio.wait([answer], timeout=0.2)
+            if not self.alive and not answer.done():
+                raise EngineStopped("the replay engine has stopped.")
+        return answer.result()
+
+    def _submit(self, request: GenerateRequest) -> Callable[[ReplayEngine], Future[dict[str, Any]]]:
+        def submit(engine: ReplayEngine) -> Future[dict[str, Any]]:
+            self._idle = False  # there is something to do again, also after the trace's end
+            return engine.submit(request)
+
+        return submit
 
     def _run(self) -> None:
         try:

@@ -86,6 +86,8 @@ class ReplayOptions:
         Whether SGLang's own recorder is there (``--expert-distribution-recorder-mode stat``).
     recorder_ring_steps : int
         ``--expert-distribution-recorder-buffer-size``.
+    routed_experts : bool
+        Whether requests that ask for it get their routed experts (``--enable-return-routed-experts``).
     dump_dir : Path or None
         Where the recorder's dumps go; None is ``SGLANG_EXPERT_DISTRIBUTION_RECORDER_DIR``, or else the
         system's folder for temporary files.
@@ -109,6 +111,7 @@ class ReplayOptions:
     admin_key: str | None = field(default=None, repr=False)
     recorder: bool = True
     recorder_ring_steps: int = 1000
+    routed_experts: bool = True
     dump_dir: Path | None = None
     faults: Faults = Faults()
 
@@ -180,5 +183,6 @@ class ReplayKeywords(TypedDict, total=False):
     admin_key: str | None
     recorder: bool
     recorder_ring_steps: int
+    routed_experts: bool
     dump_dir: Path | None
     faults: Faults

@@ -19,6 +19,7 @@ from profiler.replay.auth import KeyRefused, admin_level, normal_level
 from profiler.replay.loop import EngineStopped, StepLoop
 from profiler.replay.options import ReplayOptions
 from profiler.replay.pushing import carry_out
+from profiler.replay.requests import GenerateRequest
 
 MAX_BODY_BYTES = 64 * 2**20
 MAX_STEPS_PER_CALL = 100_000
@@ -48,6 +49,7 @@ def create_app(loop: StepLoop, options: ReplayOptions) -> FastAPI:
     reading = APIRouter(dependencies=[Depends(normal_level(api_key=options.api_key))])
     admin = APIRouter(dependencies=[Depends(admin_level(api_key=options.api_key, admin_key=options.admin_key))])
     _add_engine_routes(app, reading, loop)
+    _add_request_routes(reading, loop, options)
     _add_recorder_routes(admin, loop, options)
     _add_placement_routes(admin, loop)
     _add_demand_routes(admin, loop)
@@ -69,6 +71,12 @@ def _add_engine_routes(app: FastAPI, reading: APIRouter, loop: StepLoop) -> None
     @reading.get("/get_server_info")
     def server_info() -> dict[str, object]:
         return loop.call(lambda engine: engine.server_info())
+
+
+def _add_request_routes(reading: APIRouter, loop: StepLoop, options: ReplayOptions) -> None:
+    @reading.post("/generate")
+    async def generate(body: JsonBody) -> dict[str, Any]:
+        return await loop.generate(GenerateRequest.from_json(body, gpus=options.gpus))
 
 
 def _add_recorder_routes(admin: APIRouter, loop: StepLoop, options: ReplayOptions) -> None:
