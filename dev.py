@@ -2,12 +2,15 @@
 """Everything a checkout needs, with the standard library only.
 
     python3 dev.py demo        record, plan, push and measure on the replay engine; writes an HTML report
-    python3 dev.py test        ruff, mypy, import-linter and the tests (arguments go to pytest)
+    python3 dev.py test        ruff, mypy, import-linter and all tests (with arguments: pytest gets them)
+    python3 dev.py engine      only the tests on a real SGLang on this machine's CPU (arguments go to pytest)
     python3 dev.py bench NAME  a benchmark of tests/bench that prints a table (without NAME: lists them)
     python3 dev.py run ...     the moeplan command of this checkout
     python3 dev.py setup       only make .venv and install into it
 
-Each makes .venv at the first call and installs moeplan with the versions of constraints.txt.
+Each makes .venv at the first call and installs moeplan with the versions of constraints.txt. Tests on a real SGLang
+make an environment of their own for each version in .venv-sglang/ (2.5 GB, 1-2 minutes, needs a package index);
+MOEPLAN_SGLANG_VENV names one to use instead, MOEPLAN_TEST_SKIP_ENGINE=1 leaves these tests out.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
+ENGINE_VENVS = ROOT / ".venv-sglang"
+ENGINE_KIT = ROOT / "tests" / "engine" / "kit"
+ENGINE_VERSIONS = ("0.5.23", "0.5.16")
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 STAMP = VENV / "moeplan-installed"
 CHECKS = {
@@ -35,7 +41,7 @@ def main(arguments: list[str]) -> int:
     if sys.version_info < (3, 11):  # noqa: UP036  (run by hand with whatever python3 is there)
         print(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}.", file=sys.stderr)
         return 2
-    commands = {"demo": demo, "test": test, "bench": bench, "run": run, "setup": setup}
+    commands = {"demo": demo, "test": test, "engine": engine, "bench": bench, "run": run, "setup": setup}
     if not arguments or arguments[0] not in commands:
         print((__doc__ or "").strip(), file=sys.stderr)
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
@@ -71,10 +77,71 @@ def test(arguments: list[str]) -> int:
         if call(command):
             failed.append(name)
     print("== pytest", flush=True)
-    if call(["pytest", "-n", os.environ.get("MOEPLAN_TEST_PROCESSES", "auto"), *arguments]):
+    chosen = arguments or ["--ignore=tests/engine"]
+    if call(["pytest", "-n", os.environ.get("MOEPLAN_TEST_PROCESSES", "auto"), *chosen]):
         failed.append("pytest")
+    if not arguments:
+        failed += engine_failures([])
     print(f"failed: {', '.join(failed)}" if failed else "all checks passed")
     return 1 if failed else 0
+
+
+def engine(arguments: list[str]) -> int:
+    return 1 if engine_failures(arguments) else 0
+
+
+def engine_failures(arguments: list[str]) -> list[str]:
+    """Run the tests on a real SGLang, one engine at a time, and return which runs failed."""
+    if os.environ.get("MOEPLAN_TEST_SKIP_ENGINE") == "1":
+        print("== SGLang: left out (MOEPLAN_TEST_SKIP_ENGINE=1)", flush=True)
+        return []
+    named = os.environ.get("MOEPLAN_SGLANG_VENV")
+    venvs = {f"SGLang of {named}": Path(named)} if named else engine_venvs()
+    failed = []
+    for name, venv in venvs.items():
+        print(f"== {name}", flush=True)
+        if venv is None:
+            print(
+                f"The environment with {name} could not be made (see above); "
+                "set MOEPLAN_TEST_SKIP_ENGINE=1 to test without an engine.",
+                file=sys.stderr,
+            )
+            failed.append(name)
+        elif call(["pytest", "-p", "no:xdist", *(arguments or ["tests/engine"])], MOEPLAN_SGLANG_VENV=str(venv)):
+            failed.append(name)
+    return failed
+
+
+def engine_venvs() -> dict[str, Path | None]:
+    """Make the environments with SGLang, side by side, unless they still fit; None for one that could not be made."""
+    venvs = {version: ENGINE_VENVS / version for version in ENGINE_VERSIONS}
+    wanted = {version: engine_stamp(version) for version in venvs}
+    stale = [version for version, venv in venvs.items() if stamp_of(venv) != wanted[version]]
+    if stale:
+        print(f"Making the environments with SGLang {' and '.join(stale)} (1-2 minutes) ...", flush=True)
+    # With this checkout's own interpreter: it is known to be new enough.
+    environment = os.environ | {"PYTHON": str(BIN / "python")}
+    setups = {
+        version: subprocess.Popen(
+            ["bash", str(ENGINE_KIT / "setup.sh"), str(venvs[version]), version], cwd=ROOT, env=environment
+        )
+        for version in stale
+    }
+    made = {version for version, setup in setups.items() if setup.wait() == 0}
+    for version in made:
+        (venvs[version] / STAMP.name).write_text(wanted[version])
+    usable = made | (venvs.keys() - set(stale))
+    return {f"SGLang {version}": venv if version in usable else None for version, venv in venvs.items()}
+
+
+def engine_stamp(version: str) -> str:
+    parts = (ENGINE_KIT / "setup.sh", ENGINE_KIT / f"constraints-{version}.txt", ROOT / "pyproject.toml")
+    return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
+
+
+def stamp_of(venv: Path) -> str:
+    stamp = venv / STAMP.name
+    return stamp.read_text() if stamp.is_file() else ""
 
 
 def bench(arguments: list[str]) -> int:
@@ -100,8 +167,8 @@ def check_call(command: list[str]) -> None:
         raise SystemExit(1)
 
 
-def call(command: list[str], *, directory: Path = ROOT) -> int:
-    return subprocess.call([str(BIN / command[0]), *command[1:]], cwd=directory)
+def call(command: list[str], *, directory: Path = ROOT, **variables: str) -> int:
+    return subprocess.call([str(BIN / command[0]), *command[1:]], cwd=directory, env=os.environ | variables)
 
 
 if __name__ == "__main__":

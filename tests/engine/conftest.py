@@ -20,13 +20,29 @@ from tests.engine.engine_server import (
 )
 
 ENVIRONMENT_VARIABLE = "MOEPLAN_SGLANG_VENV"
+ENGINE_FIXTURES = ("engine", "dp_engine", "all_to_all_engine", "protected_engine")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bring the tests of one engine together, so that each engine starts once."""
+    mine = [index for index, item in enumerate(items) if item.path.is_relative_to(Path(__file__).parent)]
+    by_engine = sorted((items[index] for index in mine), key=_engine_of)
+    for index, item in zip(mine, by_engine, strict=True):
+        items[index] = item
+
+
+def _engine_of(item: pytest.Item) -> int:
+    fixtures = getattr(item, "fixturenames", ())
+    return next((number for number, name in enumerate(ENGINE_FIXTURES) if name in fixtures), -1)
 
 
 @pytest.fixture(scope="session")
 def environment() -> Path:
     named = os.environ.get(ENVIRONMENT_VARIABLE)
     if not named:
-        pytest.skip(f"{ENVIRONMENT_VARIABLE} names no environment with SGLang (tests/engine/kit/setup.sh makes one)")
+        pytest.skip(f"{ENVIRONMENT_VARIABLE} names no environment with SGLang (python3 dev.py engine makes one)")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        pytest.skip("engines run one at a time: python3 dev.py engine")
     return Path(named)
 
 

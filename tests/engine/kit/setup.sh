@@ -13,7 +13,8 @@ pins=$here/constraints-$version.txt started=$SECONDS
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 py=$venv/bin/python
 "$py" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "Python 3.11 is needed, this is " + sys.version.split()[0])'
-pip=("$py" -m pip install --quiet --disable-pip-version-check)
+# Only a part of these packages is ever imported, so that compiling all of it would take longer than doing without.
+pip=("$py" -m pip install --quiet --disable-pip-version-check --no-compile)
 
 # torch first: 2.13.0 also matches a local 2.13.0+cpu wheel, which pip prefers.
 "${pip[@]}" --constraint "$pins" "torch==$torch"
