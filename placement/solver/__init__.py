@@ -13,12 +13,19 @@ How a plan is made (one file per step):
 6. ``move_pool``, ``move_budget``: plans between the running layout and the one that moves freely, at a price on moves;
    ``staying``, ``sticky``: as few moves as an equally good plan needs.
 7. ``proofs``: what is proven; ``notices``: what has to be said.
+
+``quick`` is steps 1 to 3 alone, from numpy: what an engine that balances itself has time for. It must import where
+OR-Tools is not installed, so this package then offers nothing else.
 """
 
 from __future__ import annotations
 
-from placement.solver.batches import MapTasks
-from placement.solver.fit import fit
-from placement.solver.solve import solve, solve_within_shares
+try:
+    from placement.solver.batches import MapTasks
+    from placement.solver.fit import fit
+    from placement.solver.solve import solve, solve_within_shares
+except ModuleNotFoundError as missing:
+    if (missing.name or "").partition(".")[0] != "ortools":
+        raise
 
 __all__ = ["MapTasks", "fit", "solve", "solve_within_shares"]

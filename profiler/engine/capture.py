@@ -145,6 +145,7 @@ class _Collected:
         self._client = client
         self._placement = placement
         self._on_window = on_window
+        self._sources = placement.ep_size
         self.windows: list[DemandWindow] = []
 
     def take(self, state: DemandState) -> DemandAnswer:
@@ -171,7 +172,8 @@ class _Collected:
                 layers=placement.layers,
                 experts=placement.experts,
                 top_k=placement.top_k,
-                source_ranks=placement.ep_size,
+                # One source: all GPUs share all tokens, so that no token has a home.
+                source_ranks=self._sources if self._sources == placement.ep_size else None,
                 engine=placement.engine,
                 engine_version=placement.engine_version,
                 model=placement.model,
@@ -186,11 +188,13 @@ class _Collected:
             raise EngineBusy(f"{self._client.url}: somebody else has started another recording meanwhile.")
         placement = self._placement
         found = (answer.layers, answer.sources, answer.experts)
-        if found != (placement.layers, placement.ep_size, placement.experts):
+        one, all_gpus = ((placement.layers, sources, placement.experts) for sources in (1, placement.ep_size))
+        if found not in (one, all_gpus):
             raise EngineAnswerInvalid(
                 f"{self._client.url}: demand has {found[0]} layers, {found[1]} sources and {found[2]} experts; the "
                 f"engine has {placement.layers}, {placement.ep_size} and {placement.experts}."
             )
+        self._sources = answer.sources
 
     def _notices(self) -> Iterator[Notice]:
         indices = [window.index for window in self.windows]

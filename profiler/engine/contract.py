@@ -38,6 +38,9 @@ CONTRACT_VERSION = 1
 ABILITIES = ("placement", "checksums", "push", "demand")
 """What a plugin may be able to do on an engine."""
 
+BALANCERS = ("none", "sglang", "moeplan")
+"""Who may change layouts beside pushes."""
+
 REPLAY_ENGINE = "moeplan-replay"
 """The ``engine`` of every answer of the replay engine; its figures are simulated."""
 
@@ -70,6 +73,9 @@ class PluginHealth:
         Number of EP ranks.
     abilities : mapping of str to Ability
         One per name of :data:`ABILITIES`.
+    balancer : {"none", "sglang", "moeplan"}
+        Who changes layouts by itself (``--enable-eplb``): nobody, SGLang's own algorithm, or the plugin's in its
+        place. Unless it is nobody, pushes are refused.
     """
 
     contract: int
@@ -80,6 +86,7 @@ class PluginHealth:
     ranks: tuple[int, ...]
     ranks_expected: int
     abilities: Mapping[str, Ability]
+    balancer: str = "none"
 
     def to_json(self) -> dict[str, Any]:
         abilities = {name: {"works": a.works, "reason": a.reason} for name, a in self.abilities.items()}
@@ -98,6 +105,7 @@ class PluginHealth:
             ranks=fields.integers("ranks"),
             ranks_expected=fields.integer("ranks_expected", minimum=1),
             abilities={name: _ability(abilities, name) for name in ABILITIES},
+            balancer=fields.text("balancer", allowed=BALANCERS) if "balancer" in fields else "none",
         )
 
 

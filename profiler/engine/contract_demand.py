@@ -3,9 +3,10 @@
 Like :mod:`profiler.engine.contract`, it imports only the standard library and numpy.
 
 A recording is held in a bounded ring inside the engine. ``POST /moeplan/demand/start`` opens one (409 while another
-is open: one recording at a time, so that two readers never take each other's windows). ``GET /moeplan/demand`` hands
-finished windows over, each once, oldest first; when the ring is full the oldest is dropped and counted.
-``POST /moeplan/demand/stop`` closes the window at hand; what is left can still be fetched, until the next start.
+is open: one recording at a time, so that two readers never take each other's windows; the refusal says whose it is and
+``take_over`` ends it). ``GET /moeplan/demand`` hands finished windows over, each once, oldest first; when the ring is
+full the oldest is dropped and counted. ``POST /moeplan/demand/stop`` closes the window at hand; what is left can still
+be fetched, until the next start. A recording that nobody fetches from ends by itself after ``lease_seconds``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ PHASES = ("prefill", "decode")
 MAX_RING_WINDOWS = 4096
 DEFAULT_RING_WINDOWS = 64
 DEFAULT_FETCH_WINDOWS = 8
+DEFAULT_LEASE_S = 600.0
+MAX_LEASE_S = 86400.0
+MAX_OWNER_LETTERS = 200
 
 
 @dataclass(frozen=True)
@@ -40,12 +44,22 @@ class DemandOptions:
         The recording stops by itself after so many steps; None means when told to.
     ring_windows : int
         Finished windows the engine keeps until they are fetched, 1 to :data:`MAX_RING_WINDOWS`.
+    lease_seconds : float
+        The recording ends by itself when nobody has fetched from it for so long, up to :data:`MAX_LEASE_S`: a client
+        that was killed leaves none behind.
+    owner : str
+        Who records, for whoever finds the engine taken; up to :data:`MAX_OWNER_LETTERS` letters.
+    take_over : bool
+        End the recording that is under way, whoever's it is; what it holds is lost.
     """
 
     window_steps: int | None = None
     window_seconds: float | None = None
     max_steps: int | None = None
     ring_windows: int = DEFAULT_RING_WINDOWS
+    lease_seconds: float = DEFAULT_LEASE_S
+    owner: str = ""
+    take_over: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return vars(self).copy()
@@ -62,7 +76,19 @@ class DemandOptions:
             window_seconds=window_seconds,
             max_steps=fields.optional("max_steps", lambda name: fields.integer(name, minimum=1)),
             ring_windows=ring,
+            lease_seconds=_lease_seconds(fields),
+            owner=fields.text("owner")[:MAX_OWNER_LETTERS] if "owner" in fields else "",
+            take_over=fields.flag("take_over") if "take_over" in fields else False,
         )
+
+
+def _lease_seconds(fields: Fields) -> float:
+    seconds = fields.number("lease_seconds") if "lease_seconds" in fields else DEFAULT_LEASE_S
+    if not 0 < seconds <= MAX_LEASE_S:
+        raise ContractViolation(
+            f"demand.lease_seconds is {seconds:g}; it must be above 0 and at most {MAX_LEASE_S:g} seconds."
+        )
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -80,6 +106,10 @@ class DemandState:
         Name of the recording; another one means that somebody else has started anew.
     steps : int
         Steps counted so far.
+    owner : str
+        As in :class:`DemandOptions`.
+    taken_over_from : str
+        In the answer of start: whose recording ended for this one; empty when none did.
     """
 
     engine: str
@@ -87,6 +117,8 @@ class DemandState:
     recording: bool
     recording_id: str
     steps: int
+    owner: str = ""
+    taken_over_from: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return vars(self).copy()
@@ -100,6 +132,8 @@ class DemandState:
             recording=fields.flag("recording"),
             recording_id=fields.text("recording_id"),
             steps=fields.integer("steps"),
+            owner=fields.text("owner") if "owner" in fields else "",
+            taken_over_from=fields.text("taken_over_from") if "taken_over_from" in fields else "",
         )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from profiler.plugin import backport_0516
+from profiler.plugin import backport_0516, balancer
 from profiler.plugin.ranks import RankSide
 from profiler.plugin.routes import add_routes
 from profiler.plugin.versions import installed_engine
@@ -68,8 +68,12 @@ class EnginePlugin:
                 ("placement", "checksums", "push", "demand"),
             ),
             Hook("sglang.srt.model_executor.model_runner.ModelRunner.forward", "AROUND", self._forward, ("demand",)),
+            Hook("sglang.srt.managers.scheduler.Scheduler.run_batch", "AROUND", self._run_batch, ("demand",)),
+            Hook("sglang.srt.managers.scheduler.Scheduler.process_batch_result", "AROUND", self._result, ("demand",)),
             Hook("sglang.srt.layers.moe.topk.capture_routed_experts_if_allowed", "AROUND", self._capture, ("demand",)),
         ]
+        if balancer.is_asked_for():
+            self.hooks.append(Hook(balancer.TARGET, "AROUND", balancer.around_init_by_eplb, ("balancer",)))
         self._without_demand = os.environ.get(DEMAND_VARIABLE) == "0"
         if self._without_demand:
             self.hooks = [hook for hook in self.hooks if hook.parts != ("demand",)]
@@ -101,6 +105,12 @@ class EnginePlugin:
 
     def _forward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._ranks.demand.around_forward(original, *args, **kwargs)
+
+    def _run_batch(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self._ranks.demand.around_run_batch(original, *args, **kwargs)
+
+    def _result(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self._ranks.demand.around_result(original, *args, **kwargs)
 
     def _capture(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._ranks.demand.around_capture(original, *args, **kwargs)

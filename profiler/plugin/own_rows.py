@@ -47,6 +47,21 @@ def step_rows(forward_batch: Any) -> StepRows:
     return StepRows(phase=PHASES.index("prefill" if prefill else "decode"), tokens=tokens)
 
 
+def unused_tokens(scheduler: Any, batch: Any, *, tokens: int) -> tuple[int, ...]:
+    """Return the tokens of a decode batch whose result the scheduler is about to throw away.
+
+    With the overlap schedule the next step is launched before the result of the last one is looked at, so it holds a
+    token of every request that ended (or was taken back) meanwhile; the condition is the one by which the scheduler
+    skips them.
+    """
+    overlapped = scheduler.enable_overlap or getattr(scheduler, "enable_overlap_mlx", False)
+    if not overlapped or not batch.forward_mode.is_decode() or not batch.reqs:
+        return ()
+    each = tokens // len(batch.reqs)  # several where drafted tokens are verified
+    ended = [index for index, req in enumerate(batch.reqs) if req.finished() or req.is_retracted]
+    return tuple(index * each + token for index in ended for token in range(each))
+
+
 def own_bounds(view: RankView, tokens: int, *, rows: Any, padded_tokens: Sequence[int] | None) -> tuple[Any, Any]:
     """Return the first own row and the row behind the last.
 
@@ -65,8 +80,7 @@ def own_bounds(view: RankView, tokens: int, *, rows: Any, padded_tokens: Sequenc
         ``ROUTING_NOT_SEEN`` when ``rows`` and ``padded_tokens`` do not belong together.
     """
     if view.all_to_all:
-        before = view.attn_tp_rank * rows
-        return 0 * rows, _between(tokens - before, 0, rows)
+        return 0 * rows, _between(tokens - first_own_token(view, rows=rows), 0, rows)
     if not view.dp_attention:
         return 0, tokens
     if padded_tokens is None:
@@ -79,6 +93,11 @@ def own_bounds(view: RankView, tokens: int, *, rows: Any, padded_tokens: Sequenc
         )
     start = sum(padded_tokens[: view.dp_rank])
     return start, start + tokens
+
+
+def first_own_token(view: RankView, *, rows: Any) -> Any:
+    """Return which token of the attention group's batch stands in a rank's first own row."""
+    return view.attn_tp_rank * rows if view.all_to_all else 0 * rows
 
 
 def gathered_tokens(view: RankView) -> Sequence[int] | None:

@@ -49,6 +49,7 @@ class PlacementDesk:
             ranks=tuple(sorted(part["rank"] for part in parts)),
             ranks_expected=parts[0]["ranks"] if parts else self._ranks_expected,
             abilities=abilities,
+            balancer=parts[0]["balancer"] if parts else "none",
         )
 
     async def placement(self) -> Placement:

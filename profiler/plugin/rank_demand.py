@@ -15,10 +15,16 @@ from profiler.engine.json_fields import Fields
 from profiler.plugin.demand_recorder import DemandRecorder, RankWindow
 from profiler.plugin.graph_tap import GraphTap
 from profiler.plugin.orders import OrderRefused
-from profiler.plugin.own_rows import gathered_tokens, step_rows
+from profiler.plugin.own_rows import gathered_tokens, step_rows, unused_tokens
 from profiler.plugin.rank_view import RankView, location_metadata, moe_layers, view_rank, wait_for_device
+from profiler.plugin.step_log import LoggedStep
 
 logger = logging.getLogger(__name__)
+
+STEPS_OF_RESULT = "moeplan_steps"
+"""Attribute of SGLang's batch results that holds the steps which made them."""
+
+NOBODY_NAMED = "somebody who gave no name"
 
 
 class RankDemand:
@@ -36,6 +42,7 @@ class RankDemand:
         self._view: RankView | None = None
         self._tap: GraphTap | None = None
         self._failure = ""
+        self._launched: list[tuple[DemandRecorder, LoggedStep]] | None = None
 
     # -- hooks ---------------------------------------------------------------------------------------------------
 
@@ -44,18 +51,54 @@ class RankDemand:
     ) -> Any:
         """Frame a forward pass of the served model (hook on ``ModelRunner.forward``)."""
         recorder = self._recorder
-        if recorder is None or not recorder.recording or model_runner.is_draft_worker:
+        if recorder is None or not recorder.takes_steps or model_runner.is_draft_worker:
             return original(model_runner, forward_batch, *args, **kwargs)
         self._guarded(lambda: recorder.begin_step(step_rows(forward_batch)))
         output = original(model_runner, forward_batch, *args, **kwargs)
-        self._guarded(
-            lambda: recorder.end_step(
+
+        def end() -> None:
+            step = recorder.end_step(
                 number=int(model_runner.forward_pass_id),
                 generation=self._generation(),
                 captured=self._tap if getattr(output, "can_run_graph", False) else None,
             )
-        )
+            if step is None:
+                return
+            if self._launched is None:  # not a batch of the scheduler, so nobody will look at its result
+                recorder.settle(step)
+            else:
+                self._launched.append((recorder, step))
+
+        self._guarded(end)
         return output
+
+    def around_run_batch(
+        self, original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Tie the steps of a batch to its result (hook on ``Scheduler.run_batch``)."""
+        if self._recorder is None or not self._recorder.takes_steps:
+            return original(scheduler, batch, *args, **kwargs)
+        self._launched = []
+        try:
+            result = original(scheduler, batch, *args, **kwargs)
+            setattr(result, STEPS_OF_RESULT, self._launched)
+        finally:
+            self._launched = None
+        return result
+
+    def around_result(
+        self, original: Callable[..., Any], scheduler: Any, batch: Any, result: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Count a batch's steps (hook on ``Scheduler.process_batch_result``)."""
+        launched: list[tuple[DemandRecorder, LoggedStep]] = vars(result).pop(STEPS_OF_RESULT, [])
+        if launched:
+
+            def settle() -> None:
+                for recorder, step in launched:
+                    recorder.settle(step, unused_tokens=unused_tokens(scheduler, batch, tokens=step.rows.tokens))
+
+            self._guarded(settle)
+        return original(scheduler, batch, result, *args, **kwargs)
 
     def around_capture(
         self, original: Callable[..., Any], topk_config: Any, layer_id: int | None, topk_ids: Any
@@ -105,12 +148,13 @@ class RankDemand:
         Raises
         ------
         OrderRefused
-            ``RECORDING_IN_PROGRESS``.
+            ``RECORDING_IN_PROGRESS``, saying whose it is, unless it is to be taken over.
         """
-        if self._recorder is not None and self._recorder.recording:
-            raise OrderRefused(
-                f"recording {self._recorder.recording_id} is under way; stop it first.", code="RECORDING_IN_PROGRESS"
-            )
+        options = DemandOptions.from_json(order.value("options"))
+        before = self._recorder
+        taken_over = before is not None and before.recording
+        if before is not None and taken_over and not options.take_over:
+            raise OrderRefused(_busy(before), code="RECORDING_IN_PROGRESS")
         metadata = location_metadata()
         self._view = view_rank(server_args)
         self._failure = ""
@@ -122,10 +166,11 @@ class RankDemand:
             experts=int(metadata.num_logical_experts),
             device=metadata.physical_to_logical_map.device,
             view=self._view,
-            options=DemandOptions.from_json(order.value("options")),
+            options=options,
             recording_id=order.text("recording_id"),
         )
-        return self.state()
+        ended = (before.options.owner or NOBODY_NAMED) if before is not None and taken_over else ""
+        return self.state() | {"taken_over_from": ended}
 
     def stop(self) -> dict[str, Any]:
         """End the recording."""
@@ -165,18 +210,28 @@ class RankDemand:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return recording, its name and its steps."""
+        """Return recording, its name, its steps, whose it is, and for how long nobody has fetched from it."""
         recorder = self._recorder
         return {
             "recording": recorder is not None and recorder.recording,
             "recording_id": recorder.recording_id if recorder is not None else "",
             "steps": recorder.steps if recorder is not None else 0,
+            "owner": recorder.options.owner if recorder is not None else "",
+            "unfetched_s": recorder.unfetched_s if recorder is not None else 0.0,
         }
 
     def _held(self) -> DemandRecorder:
         if self._recorder is None:
             raise OrderRefused("nothing was recorded since the engine started.", code="NO_RECORDING")
         return self._recorder
+
+
+def _busy(recorder: DemandRecorder) -> str:
+    owner = recorder.options.owner or NOBODY_NAMED
+    return (
+        f"recording {recorder.recording_id} of {owner} is under way (last fetched {recorder.unfetched_s:.0f} s ago, it "
+        f"ends by itself after {recorder.options.lease_seconds:g} s without a fetch); stop it or take it over."
+    )
 
 
 def _capturing_graphs() -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from profiler.engine.json_fields import ContractViolation, Fields
 from profiler.plugin.abilities import check_push, rank_abilities
 from profiler.plugin.apply import PlacementApplier
+from profiler.plugin.balancer import balancer_of
 from profiler.plugin.orders import PREFIX, OrderRefused, RankAnswer, first_refusal
 from profiler.plugin.placement_state import rank_checksums, rank_placement
 from profiler.plugin.rank_demand import RankDemand
@@ -88,6 +89,7 @@ class RankSide:
             "push_chunk": self._push_chunk,
             "push_close": self._push_close,
             "demand_start": self._demand_start,
+            "demand_state": lambda rank, order: self.demand.state(),
             "demand_stop": lambda rank, order: self.demand.stop(),
             "demand_rotate": lambda rank, order: self.demand.rotate(),
             "demand_fetch": self._demand_fetch,
@@ -135,8 +137,14 @@ class RankSide:
         return {
             "rank": rank.view.ep_rank,
             "ranks": rank.view.ep_size,
+            "balancer": self._balancer(rank),
             "abilities": {name: {"works": a.works, "reason": a.reason} for name, a in abilities.items()},
         }
+
+    def _balancer(self, rank: Rank) -> str:
+        """Say who changes layouts by itself; SGLang does where our hook is missing."""
+        found = balancer_of(rank.server_args)
+        return "sglang" if found == "moeplan" and "balancer" in self._missing_hooks() else found
 
     def _placement(self, rank: Rank, _order: Fields) -> dict[str, Any]:
         _require_expert_location(rank)

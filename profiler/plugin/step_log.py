@@ -2,11 +2,14 @@
 
 Counting takes about ten small kernels whatever the number of ids. Launched in every step they would cost a decode
 step of a few milliseconds several per cent; a step is logged with one copy, and a batch of steps is counted at once.
+
+A step is logged in two parts: what it routed when it was launched, and, when the engine looks at its result, which of
+its tokens the engine threw away. With the overlap schedule a step is launched before the engine knows which requests
+ended in the one before, so that it computes a token more for each of them.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,22 +17,90 @@ import numpy as np
 
 from profiler.engine.contract_demand import PHASES
 from profiler.plugin.graph_tap import GraphTap, TapBuffer
-from profiler.plugin.own_rows import own_bounds
+from profiler.plugin.own_rows import StepRows, first_own_token, own_bounds
 from profiler.plugin.rank_view import RankView
 
 LOGGED_IDS = 1 << 20
 """Ids held before they are counted: 4 MiB, and the count needs some ten times that for a moment."""
 
 
-@dataclass
-class _GraphSteps:
-    """Copies of a buffer's first rows, as many in every one."""
+@dataclass(eq=False)
+class LoggedStep:
+    """What one forward pass routed.
 
-    shape_LRK: tuple[int, int, int]
-    layers: tuple[int, ...]
-    copies: list[Any] = field(default_factory=list)
-    phases: list[int] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
+    Attributes
+    ----------
+    rows : StepRows
+    launched_s : float
+    number : int
+        The engine's number of the step.
+    generation : int
+        Applied pushes at its end.
+    ids_of_layer : list of (int, tensor)
+        A layer and the own rows' expert ids [T, K].
+    first_token : int
+        The token of the batch that the first of those rows is.
+    graph_copies : list of (GraphShape, tensor)
+        The first rows of a tap's buffer, flat, with the row count behind them.
+    unused_tokens : tuple of int
+        Tokens of the batch whose result the engine threw away.
+    """
+
+    rows: StepRows
+    launched_s: float = 0.0
+    number: int = 0
+    generation: int = 0
+    ids_of_layer: list[tuple[int, Any]] = field(default_factory=list)
+    first_token: int = 0
+    graph_copies: list[tuple[GraphShape, Any]] = field(default_factory=list)
+    unused_tokens: tuple[int, ...] = ()
+
+    def add_rows(self, layer: int, ids_TK: Any, *, first_token: int) -> None:
+        """Log own rows of one layer, as they are now."""
+        self.ids_of_layer.append((layer, ids_TK.clone()))
+        self.first_token = first_token
+
+    def add_graph(self, tap: GraphTap, *, layers: tuple[int, ...], view: RankView) -> None:
+        """Log what a replayed graph wrote for some layers."""
+        for number, buffer in enumerate(tap.buffers):
+            rows = min(_rows_needed(self.rows.tokens, buffer, view), buffer.rows)
+            shape = GraphShape(number, tap.layers, rows, tap.top_k, layers)
+            self.graph_copies.append((shape, buffer.copied(rows)))
+
+    def leave_out(self, tokens: tuple[int, ...]) -> None:
+        """Note the tokens that the engine threw away."""
+        self.unused_tokens = tokens
+        for _layer, ids_TK in self.ids_of_layer:
+            for token in tokens:
+                if 0 <= token - self.first_token < ids_TK.shape[0]:
+                    ids_TK[token - self.first_token].fill_(-1)
+
+
+@dataclass(frozen=True)
+class GraphShape:
+    """Copies of one shape are counted together.
+
+    Attributes
+    ----------
+    buffer : int
+        Number of the tap's buffer.
+    layers, rows, top_k : int
+    counted_layers : tuple of int
+        Layers that no eager run has logged already.
+    """
+
+    buffer: int
+    layers: int
+    rows: int
+    top_k: int
+    counted_layers: tuple[int, ...]
+
+
+def _rows_needed(tokens: int, buffer: TapBuffer, view: RankView) -> int:
+    """Return how many rows own tokens may stand in; powers of two, so that few sizes are told apart."""
+    if view.dp_attention and not view.all_to_all:
+        return buffer.rows
+    return 1 << max(tokens - 1, 0).bit_length()
 
 
 @dataclass
@@ -47,33 +118,17 @@ class StepLog:
     counts_FLE: Any
     view: RankView
     _rows: list[tuple[int, int, Any]] = field(default_factory=list)
-    _graphs: dict[tuple[int, int, tuple[int, ...]], _GraphSteps] = field(default_factory=dict)
+    _graphs: dict[GraphShape, list[tuple[LoggedStep, Any]]] = field(default_factory=dict)
     _ids: int = 0
 
-    def add_rows(self, phase: int, layer: int, ids_TK: Any) -> None:
-        """Log own rows of one layer, as they are now."""
-        self._rows.append((phase, layer, ids_TK.flatten().clone()))
-        self._ids += ids_TK.numel()
-
-    def add_graph(self, phase: int, tokens: int, tap: GraphTap, *, layers: tuple[int, ...]) -> None:
-        """Log what a replayed graph wrote for some layers."""
-        for number, buffer in enumerate(tap.buffers):
-            rows = min(self._rows_needed(tokens, buffer), buffer.rows)
-            shape_LRK = (tap.layers, rows, tap.top_k)
-            steps = self._graphs.setdefault((number, rows, layers), _GraphSteps(shape_LRK, layers))
-            steps.copies.append(buffer.copied(rows))
-            steps.phases.append(phase)
-            steps.tokens.append(tokens)
-            self._ids += math.prod(shape_LRK)
-
-    def _rows_needed(self, tokens: int, buffer: TapBuffer) -> int:
-        """Return how many rows own tokens may stand in; powers of two, so that few sizes are told apart."""
-        if self.view.dp_attention and not self.view.all_to_all:
-            return buffer.rows
-        return 1 << max(tokens - 1, 0).bit_length()
-
-    def end_step(self) -> None:
-        """Count when enough was logged."""
+    def add(self, step: LoggedStep) -> None:
+        """Take a step whose result is known; count when enough was logged."""
+        for layer, ids_TK in step.ids_of_layer:
+            self._rows.append((step.rows.phase, layer, ids_TK.flatten()))
+            self._ids += ids_TK.numel()
+        for shape, copy in step.graph_copies:
+            self._graphs.setdefault(shape, []).append((step, copy))
+            self._ids += copy.numel()
         if self._ids >= LOGGED_IDS:
             self.count()
 
@@ -81,8 +136,8 @@ class StepLog:
         """Count everything that was logged."""
         if self._rows:
             self._count_rows()
-        for steps in self._graphs.values():
-            self._count_graphs(steps)
+        for shape, steps in self._graphs.items():
+            self._count_graphs(shape, steps)
         self._rows.clear()
         self._graphs.clear()
         self._ids = 0
@@ -102,22 +157,34 @@ class StepLog:
         )
         self._add(offset_N, torch.cat([ids for _phase, _layer, ids in self._rows]))
 
-    def _count_graphs(self, steps: _GraphSteps) -> None:
+    def _count_graphs(self, shape: GraphShape, steps: list[tuple[LoggedStep, Any]]) -> None:
         import torch
 
         _phases, layers, columns = self.counts_FLE.shape
-        flat_NC = torch.stack(steps.copies)
-        ids_NLRK = flat_NC[:, :-1].reshape(-1, *steps.shape_LRK)
-        rows_N = flat_NC[:, -1].to(torch.int64)
-        start, end = own_bounds(self.view, self._on_device(steps.tokens), rows=rows_N, padded_tokens=None)
-        start_N, end_N = torch.zeros_like(rows_N) + start, torch.minimum(end, rows_N)
-        row_R = torch.arange(steps.shape_LRK[1], device=flat_NC.device)
-        own_NR = (row_R >= start_N[:, None]) & (row_R < end_N[:, None])
-        counted = np.isin(np.arange(layers), steps.layers)
-        first_NL = [[(phase * layers + layer) * columns for layer in range(layers)] for phase in steps.phases]
-        keep_NLRK = own_NR[:, None, :, None] & self._on_device(counted.tolist()).bool()[None, :, None, None]
-        ids_NLRK = torch.where(keep_NLRK, ids_NLRK, -1)
+        flat_NC = torch.stack([copy for _step, copy in steps])
+        ids_NLRK = flat_NC[:, :-1].reshape(-1, shape.layers, shape.rows, shape.top_k)
+        own_NR = self._own_rows(shape, [step for step, _copy in steps], rows_N=flat_NC[:, -1].to(torch.int64))
+        counted_L = self._on_device(np.isin(np.arange(layers), shape.counted_layers).tolist()).bool()
+        ids_NLRK = torch.where(own_NR[:, None, :, None] & counted_L[None, :, None, None], ids_NLRK, -1)
+        first_NL = [[(step.rows.phase * layers + layer) * columns for layer in range(layers)] for step, _copy in steps]
         self._add(self._on_device(first_NL)[:, :, None, None].expand(ids_NLRK.shape), ids_NLRK)
+
+    def _own_rows(self, shape: GraphShape, steps: list[LoggedStep], *, rows_N: Any) -> Any:
+        """Mark the rows of own tokens that the engine used; bool [N, R]."""
+        import torch
+
+        tokens_N = self._on_device([step.rows.tokens for step in steps])
+        start, end = own_bounds(self.view, tokens_N, rows=rows_N, padded_tokens=None)
+        start_N, end_N = torch.zeros_like(rows_N) + start, torch.minimum(end, rows_N)
+        row_R = torch.arange(shape.rows + 1, device=rows_N.device)  # the last one takes tokens that are another rank's
+        own_NR = (row_R >= start_N[:, None]) & (row_R < end_N[:, None])
+        unused = [(n, token) for n, step in enumerate(steps) for token in step.unused_tokens]
+        if unused:
+            step_M, token_M = self._on_device(unused).unbind(1)
+            row_M = (start_N - first_own_token(self.view, rows=rows_N))[step_M] + token_M
+            mine_M = (row_M >= start_N[step_M]) & (row_M < end_N[step_M])
+            own_NR[step_M, torch.where(mine_M, row_M, shape.rows)] = False
+        return own_NR[:, : shape.rows]
 
     def _add(self, offset: Any, expert_ids: Any) -> None:
         """Add one to the cell of every id; ``offset`` is the first cell of its phase and layer."""

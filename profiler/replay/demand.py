@@ -81,24 +81,31 @@ class DemandRecorder:
         self._options = DemandOptions(window_steps=1)
         self._finished: deque[DemandWindow] = deque()
         self._open: _OpenWindow | None = None
-        self._window_started_s = 0.0
+        self._window_started_s = self._fetched_s = 0.0
         self._next_index = 0
 
     @property
     def waiting_windows(self) -> int:
         return len(self._finished)
 
-    def start(self, options: DemandOptions) -> None:
-        """Begin a recording and forget the one before.
+    @property
+    def owner(self) -> str:
+        return self._options.owner
+
+    def start(self, options: DemandOptions) -> str:
+        """Begin a recording and forget the one before; returns whose recording it ended, empty for nobody's.
 
         Raises
         ------
         ContractViolation
-            ``RECORDING_IN_PROGRESS`` while one is open; the ring would take more than :data:`MAX_RING_BYTES`.
+            ``RECORDING_IN_PROGRESS`` while one is open that is not to be taken over; the ring would take more than
+            :data:`MAX_RING_BYTES`.
         """
-        if self.recording:
+        ended = (self.owner or "somebody who gave no name") if self.recording and not self._lease_is_over() else ""
+        if ended and not options.take_over:
             raise ContractViolation(
-                f"a recording is open already ({self.steps} steps so far); stop it first or wait for its end.",
+                f"a recording of {ended} is open already ({self.steps} steps so far); stop it first, wait for its end "
+                "or take it over.",
                 code="RECORDING_IN_PROGRESS",
             )
         window_bytes = int(np.prod(self.shape)) * 8 * len(PHASES)
@@ -112,8 +119,13 @@ class DemandRecorder:
         self._open, self._next_index = None, 0
         self.steps = self.dropped_windows = 0
         self.recording_id = uuid.uuid4().hex
-        self._window_started_s = time.monotonic()
+        self._window_started_s = self._fetched_s = time.monotonic()
         self.recording = True
+        return ended
+
+    def _lease_is_over(self) -> bool:
+        """Whether nobody has fetched for so long that whoever records is taken for gone."""
+        return time.monotonic() - self._fetched_s > self._options.lease_seconds
 
     def observe(self, step: RoutedStep) -> None:
         if not self.recording:
@@ -135,6 +147,7 @@ class DemandRecorder:
 
     def fetch(self, max_windows: int) -> tuple[DemandWindow, ...]:
         """Hand over the oldest finished windows and forget them."""
+        self._fetched_s = time.monotonic()
         return tuple(self._finished.popleft() for _ in range(min(max_windows, len(self._finished))))
 
     def _open_is_full(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -204,8 +205,8 @@ class ReplayEngine:
     # ------------------------------------------------------------------ demand
 
     def start_demand(self, options: DemandOptions) -> DemandState:
-        self._demand.start(options)
-        return self._demand_state()
+        ended = self._demand.start(options)
+        return replace(self._demand_state(), taken_over_from=ended)
 
     def stop_demand(self) -> DemandState:
         self._demand.stop()
@@ -213,8 +214,13 @@ class ReplayEngine:
 
     def fetch_demand(self, max_windows: int) -> DemandAnswer:
         layers, sources, experts = self._demand.shape
+        state = self._demand_state()
         return DemandAnswer(
-            **vars(self._demand_state()),
+            engine=state.engine,
+            simulated=state.simulated,
+            recording=state.recording,
+            recording_id=state.recording_id,
+            steps=state.steps,
             layers=layers,
             sources=sources,
             experts=experts,
@@ -225,7 +231,7 @@ class ReplayEngine:
 
     def _demand_state(self) -> DemandState:
         demand = self._demand
-        return DemandState(REPLAY_ENGINE, True, demand.recording, demand.recording_id, demand.steps)
+        return DemandState(REPLAY_ENGINE, True, demand.recording, demand.recording_id, demand.steps, demand.owner)
 
     def dump_record(self) -> npt.NDArray[np.int32]:
         """Return the recorder's expert counts, int32 [ring steps, L, E], and reset it."""

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
+import numpy.typing as npt
 
 KIT = Path(__file__).parent / "kit"
 START_LIMIT_S = 300.0
@@ -85,6 +87,8 @@ class EngineServer:
     Attributes
     ----------
     url, version : str
+    home_ranks : bool
+        Whether requests live on ranks, whose tokens travel to others.
     fault_file : Path
         What the faults plugin of the kit reads.
     log_file : Path
@@ -92,6 +96,7 @@ class EngineServer:
 
     url: str
     version: str
+    home_ranks: bool
     fault_file: Path
     log_file: Path
     client: httpx.Client = field(repr=False)
@@ -113,6 +118,11 @@ class EngineServer:
             yield
         finally:
             self.fault_file.unlink()
+
+    def loads_LG(self, *, layers: int) -> npt.NDArray[np.int64]:
+        """Return the pairs of token and expert that every rank's experts computed so far, int64 [L, G]."""
+        files = sorted(self.log_file.parent.glob("loads-*"))
+        return np.stack([np.fromfile(file, dtype=np.int64)[:layers] for file in files], axis=1)
 
     def flush_cache(self) -> None:
         """Forget cached prefixes, so that every prompt is computed anew."""
@@ -161,7 +171,8 @@ def engine_server(
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300.0, headers=setup.headers) as client:
             _wait_until_up(client, process, log_file)
-            yield EngineServer(f"http://127.0.0.1:{port}", version, fault_file, log_file, client)
+            home_ranks = "all_to_all" in setup.plugins
+            yield EngineServer(f"http://127.0.0.1:{port}", version, home_ranks, fault_file, log_file, client)
     finally:
         _stop(process)
 
@@ -182,7 +193,7 @@ def _arguments(model: Path, port: int) -> list[str]:
         "--max-total-tokens": "4096",
         "--max-running-requests": "8",
     }
-    flags = ["--disable-overlap-schedule", "--enable-return-routed-experts", "--sleep-on-idle"]
+    flags = ["--enable-return-routed-experts", "--sleep-on-idle"]
     return [*(word for pair in pairs.items() for word in pair), *flags]
 
 
@@ -191,6 +202,7 @@ def _variables(folder: Path, fault_file: Path, plugins: tuple[str, ...]) -> dict
         "PYTHONPATH": os.pathsep.join(str(KIT / plugin) for plugin in plugins),
         "PYTHONUNBUFFERED": "1",
         "MOEPLAN_TEST_FAULT_FILE": str(fault_file),
+        "MOEPLAN_TEST_LOADS_FOLDER": str(folder),
         "SGLANG_USE_CPU_ENGINE": "1",
         "SGLANG_CPU_OMP_THREADS_BIND": "0|1",
         "SGLANG_EXPERT_DISTRIBUTION_RECORDER_DIR": str(folder / "dumps"),

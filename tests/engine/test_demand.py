@@ -11,9 +11,9 @@ import pytest
 
 from profiler.engine.contract import Placement, Refusal
 from profiler.engine.contract_demand import DemandAnswer, DemandState, DemandWindow
-from tests.engine.engine_server import EngineServer
+from tests.engine.engine_server import EngineServer, read_server_info
 from tests.engine.test_placement import pushed, random_map
-from tests.engine.traffic import EIGHT_PROMPTS, Routed, generate, prompts, routed_by_requests
+from tests.engine.traffic import EIGHT_PROMPTS, Routed, ends_for, generate, prompts, routed_by_requests
 
 LAYERS, EXPERTS, TOP_K = 3, 16, 4
 
@@ -51,9 +51,14 @@ def summed(windows: tuple[DemandWindow, ...], *, sources: int) -> Routed:
 
 
 def assert_recording_equals_requests(engine: EngineServer, *, sources: int, seed: int) -> tuple[DemandWindow, ...]:
+    """Record requests that end at different times, by length and by a stop token, and compare to the token."""
+    assert not read_server_info(engine)["disable_overlap_schedule"], "the next step is launched before a request ends"
     requests = [(prompt, index % sources) for index, prompt in enumerate(prompts(6, seed=seed))]
+    ends = ends_for(engine, requests)
     start(engine, window_steps=5)
-    routed = routed_by_requests(engine, requests, layers=LAYERS, experts=EXPERTS, top_k=TOP_K, sources=sources)
+    routed = routed_by_requests(
+        engine, requests, layers=LAYERS, experts=EXPERTS, top_k=TOP_K, sources=sources, ends=ends
+    )
     stop(engine)
     answer = fetch(engine)
     assert (answer.layers, answer.sources, answer.experts) == (LAYERS, sources, EXPERTS)

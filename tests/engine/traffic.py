@@ -26,9 +26,16 @@ def prompts(count: int, *, seed: int) -> list[list[int]]:
 EIGHT_PROMPTS = prompts(8, seed=7)
 
 
-def generate(server: EngineServer, prompt: Sequence[int], **fields: Any) -> dict[str, Any]:
-    """Send one greedy request."""
-    sampling = {"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True}
+def generate(
+    server: EngineServer,
+    prompt: Sequence[int],
+    *,
+    new_tokens: int = NEW_TOKENS,
+    stop: Sequence[int] = (),
+    **fields: Any,
+) -> dict[str, Any]:
+    """Send one greedy request, which ends after so many tokens or at one of the tokens of ``stop``."""
+    sampling = {"temperature": 0, "max_new_tokens": new_tokens, "ignore_eos": not stop, "stop_token_ids": list(stop)}
     response = server.post("/generate", {"input_ids": list(prompt), "sampling_params": sampling, **fields})
     response.raise_for_status()
     return dict(response.json())
@@ -103,6 +110,17 @@ class Routed:
     counts_LSE: dict[str, npt.NDArray[np.int64]]
 
 
+def ends_for(server: EngineServer, requests: Sequence[tuple[list[int], int]]) -> list[dict[str, Any]]:
+    """Return for every request how it ends: every other one after 3 to 8 tokens, the rest at a token of their own."""
+    ends: list[dict[str, Any]] = []
+    for index, (prompt, _rank) in enumerate(requests):
+        if index % 2:
+            ends.append({"stop": generate(server, prompt)["output_ids"][2 + index % 4 :][:1]})
+        else:
+            ends.append({"new_tokens": 3 + index % 6})
+    return ends
+
+
 def routed_by_requests(
     server: EngineServer,
     requests: Sequence[tuple[list[int], int]],
@@ -111,10 +129,13 @@ def routed_by_requests(
     experts: int,
     top_k: int,
     sources: int,
+    ends: Sequence[dict[str, Any]] | None = None,
 ) -> Routed:
     """Send requests (prompt, data-parallel rank) at once and count their ``routed_experts`` by source and phase."""
     server.flush_cache()
     fields = [{"routed_dp_rank": rank} if sources > 1 else {} for _prompt, rank in requests]
+    if ends is not None:
+        fields = [field | end for field, end in zip(fields, ends, strict=True)]
     with ThreadPoolExecutor(len(requests)) as pool:
         answers = list(
             pool.map(

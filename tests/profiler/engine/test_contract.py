@@ -109,6 +109,11 @@ def test_a_field_that_is_missing_is_named(name):
         "nodes_per_token",
         "load_LG",
         "ranks_agree",
+        "balancer",
+        "lease_seconds",
+        "owner",
+        "take_over",
+        "taken_over_from",
     }
     for field in set(message) - optional:
         with pytest.raises(ContractViolation, match=f"'{field}'"):

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.engine.contract_demand import DemandOptions
-from profiler.plugin.demand_recorder import DemandRecorder
+from profiler.plugin.demand_recorder import MOST_UNSETTLED_STEPS, DemandRecorder
 from profiler.plugin.graph_tap import GraphTap
+from profiler.plugin.orders import OrderRefused
 from profiler.plugin.own_rows import StepRows
 from profiler.plugin.rank_view import RankView
-from tests.profiler.plugin.views import dp_attention, plain
+from profiler.plugin.step_log import LoggedStep
+from tests.profiler.plugin.views import dp_attention, plain, scattered
 
 LAYERS, EXPERTS, TOP_K = 3, 6, 2
 MOE_LAYERS = (1, 2)
@@ -56,7 +58,12 @@ def run_step(
     found.begin_step(step)
     for layer in MOE_LAYERS:
         found.count_layer(layer, ids_RK, padded_tokens=padded)
-    found.end_step(number=number, generation=number // 3, captured=tap)
+    settle(found, found.end_step(number=number, generation=number // 3, captured=tap))
+
+
+def settle(found: DemandRecorder, step: LoggedStep | None, *, unused: tuple[int, ...] = ()) -> None:
+    assert step is not None
+    found.settle(step, unused_tokens=unused)
 
 
 @settings(max_examples=50, deadline=None)
@@ -108,7 +115,7 @@ def test_captured_routing_is_counted_after_the_step() -> None:
     found.begin_step(StepRows(1, 3))
     for layer in MOE_LAYERS:
         tap.write(layer, ids_RK)  # what the graph does
-    found.end_step(number=0, generation=0, captured=tap)
+    settle(found, found.end_step(number=0, generation=0, captured=tap))
     (window,) = found.fetch(1)
     for layer in MOE_LAYERS:
         np.testing.assert_array_equal(window.counts_FLE()[1, layer], plain_count(ids_RK[4:7]))
@@ -124,12 +131,12 @@ def test_only_the_buffer_of_the_replayed_graph_counts() -> None:
     tap.clear()
     found = recorder(plain(0), window_steps=1)
     found.begin_step(StepRows(1, 2))
-    found.end_step(number=0, generation=0, captured=tap)
+    settle(found, found.end_step(number=0, generation=0, captured=tap))
     (window,) = found.fetch(1)
     assert window.counts_FLE().sum() == 0, "no graph ran in this step"
     found.begin_step(StepRows(1, 5))
     tap.write(1, large)
-    found.end_step(number=1, generation=0, captured=tap)
+    settle(found, found.end_step(number=1, generation=0, captured=tap))
     (window,) = found.fetch(1)
     np.testing.assert_array_equal(window.counts_FLE()[1, 1], plain_count(large[:5]))
 
@@ -181,3 +188,91 @@ def test_ranks_of_one_attention_group_count_tokens_once(rank: int) -> None:
     (window,) = found.fetch(1)
     assert window.tokens == [3 * (rank == 0), 0]
     assert window.counts_FLE().sum() == (3 * TOP_K * len(MOE_LAYERS) if rank == 0 else 0)
+
+
+def test_tokens_thrown_away_are_left_out() -> None:
+    found = recorder(plain(0), window_steps=1)
+    ids_RK = routing(6, 5)
+    found.begin_step(StepRows(1, 4))
+    for layer in MOE_LAYERS:
+        found.count_layer(layer, ids_RK, padded_tokens=None)
+    settle(found, found.end_step(number=0, generation=0, captured=None), unused=(1, 3))
+    (window,) = found.fetch(1)
+    for layer in MOE_LAYERS:
+        np.testing.assert_array_equal(window.counts_FLE()[1, layer], plain_count(ids_RK[[0, 2]]))
+    assert window.tokens == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("view", "rows", "used"),
+    [
+        (plain(0), 5, [0, 2]),
+        (dp_attention(1, ranks=2), 10, [5, 7]),
+        (dp_attention(1, ranks=2, a2a_backend="deepep"), 5, [0, 2]),
+        (scattered(0, ranks=2), 3, [0, 2]),
+        (scattered(1, ranks=2), 3, []),
+        (scattered(1, ranks=4), 1, []),
+    ],
+)
+def test_tokens_thrown_away_are_left_out_of_graphs(view: RankView, rows: int, used: list[int]) -> None:
+    """Tokens 1 and 3 of a batch of 4 go; which row they stand in depends on the engine."""
+    tap = GraphTap(layers=LAYERS, top_k=TOP_K)
+    ids_RK = routing(7, rows)
+    tap.make_room(ids_RK)
+    found = recorder(view, window_steps=2)
+    for number in range(2):
+        found.begin_step(StepRows(1, 4))
+        for layer in MOE_LAYERS:
+            tap.write(layer, ids_RK)
+        step = found.end_step(number=number, generation=0, captured=tap)
+        settle(found, step, unused=(1, 3) if number == 0 else (0, 1, 2, 3))
+    (window,) = found.fetch(1)
+    for layer in MOE_LAYERS:
+        np.testing.assert_array_equal(window.counts_FLE()[1, layer], plain_count(ids_RK[used]))
+
+
+def test_a_step_in_flight_belongs_to_the_recording_that_launched_it() -> None:
+    found = recorder(plain(0), window_steps=10)
+    found.begin_step(StepRows(1, 2))
+    found.count_layer(1, routing(8, 2), padded_tokens=None)
+    step = found.end_step(number=0, generation=0, captured=None)
+    found.stop()
+    assert not found.takes_steps
+    assert found.finished_windows == 0
+    settle(found, step, unused=(0,))
+    (window,) = found.fetch(1)
+    np.testing.assert_array_equal(window.counts_FLE()[1, 1], plain_count(routing(8, 2)[1:]))
+    settle(found, step)
+    assert found.fetch(1) == [], "a step counts once"
+
+
+def test_a_paused_engine_looks_at_no_results() -> None:
+    found = recorder(plain(0), window_steps=10)
+    found.begin_step(StepRows(1, 2))
+    found.count_layer(1, routing(9, 2), padded_tokens=None)
+    found.end_step(number=0, generation=0, captured=None)
+    found.stop()
+    (window,) = found.fetch(1)
+    np.testing.assert_array_equal(window.counts_FLE()[1, 1], plain_count(routing(9, 2)))
+
+
+def test_max_steps_holds_with_a_step_in_flight() -> None:
+    found = recorder(plain(0), window_steps=10, max_steps=1)
+    found.begin_step(StepRows(1, 1))
+    step = found.end_step(number=0, generation=0, captured=None)
+    assert found.recording
+    assert not found.takes_steps
+    settle(found, step)
+    assert not found.recording
+    assert found.finished_windows == 1
+
+
+def test_an_engine_whose_results_are_not_seen_is_found_out() -> None:
+    found = recorder(plain(0), window_steps=10)
+    for number in range(MOST_UNSETTLED_STEPS):
+        found.begin_step(StepRows(1, 1))
+        found.end_step(number=number, generation=0, captured=None)
+    found.begin_step(StepRows(1, 1))
+    with pytest.raises(OrderRefused) as refusal:
+        found.end_step(number=MOST_UNSETTLED_STEPS, generation=0, captured=None)
+    assert refusal.value.code == "ROUTING_NOT_SEEN"

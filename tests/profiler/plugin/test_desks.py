@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from profiler.engine.contract_demand import DemandOptions
 from profiler.engine.contract_push import PushRequest
 from profiler.plugin.carrier import RankCarrier, _answers_of
+from profiler.plugin.demand_desk import DemandDesk
 from profiler.plugin.demand_merge import merge_ranks
 from profiler.plugin.orders import OrderRefused, RankAnswer, first_refusal
 from profiler.plugin.placement_desk import PlacementDesk
@@ -123,7 +125,10 @@ def test_one_rank_that_cannot_is_enough_to_say_no(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("profiler.plugin.placement_desk.installed_engine", _engine)
     works = {name: {"works": True, "reason": ""} for name in ("placement", "checksums", "push", "demand")}
     broken = works | {"push": {"works": False, "reason": "DISPATCH_NOT_SET: no"}}
-    parts = [RankAnswer(rank, {"rank": rank, "ranks": 2, "abilities": a}) for rank, a in ((0, works), (1, broken))]
+    parts = [
+        RankAnswer(rank, {"rank": rank, "ranks": 2, "balancer": "none", "abilities": a})
+        for rank, a in ((0, works), (1, broken))
+    ]
     health = asyncio.run(PlacementDesk(ImaginedRanks({"health": parts}), ranks_expected=2).health())
     assert {name: ability.works for name, ability in health.abilities.items()} == {
         "placement": True,
@@ -239,3 +244,36 @@ def test_a_fault_of_ours_is_an_answer_not_a_crash() -> None:
     response = asyncio.run(_endpoint(routes.get_placement)(Request()))  # type: ignore[arg-type]
     assert response.status_code == 500
     assert json.loads(response.body)["error"]["code"] == "PLUGIN_FAILED"
+
+
+def demand_ranks(*, unfetched_s: float) -> ImaginedRanks:
+    state = {"recording": True, "steps": 1, "owner": "them", "unfetched_s": unfetched_s, "taken_over_from": ""}
+    ranks = ImaginedRanks({})
+
+    def with_id(body: dict[str, Any]) -> list[RankAnswer]:
+        state.setdefault("recording_id", body.get("recording_id", ""))
+        return [RankAnswer(rank, dict(state)) for rank in (0, 1)]
+
+    ranks.replies.update(dict.fromkeys(("demand_start", "demand_state", "demand_stop"), with_id))
+    return ranks
+
+
+@pytest.mark.parametrize(("unfetched_s", "ended"), [(1.0, True), (0.0, False)])
+def test_a_recording_that_nobody_fetches_from_ends(unfetched_s: float, ended: bool) -> None:
+    ranks = demand_ranks(unfetched_s=unfetched_s)
+
+    async def record() -> None:
+        desk = DemandDesk(ranks)
+        await desk.start(DemandOptions(window_steps=1, lease_seconds=0.05))
+        for _ in range(200):
+            await asyncio.sleep(0.01)
+            if len([name for name, _body in ranks.asked if name == "demand_state"]) >= (1 if ended else 3):
+                break
+        await asyncio.sleep(0.01)
+        await desk.stop() if not ended else None
+
+    asyncio.run(record())
+    asked = [name for name, _body in ranks.asked]
+    assert asked[:2] == ["demand_start", "demand_state"]
+    assert asked.count("demand_stop") == 1
+    assert (asked.count("demand_state") == 1) is ended

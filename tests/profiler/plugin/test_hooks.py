@@ -77,6 +77,8 @@ def test_only_the_version_that_needs_it_gets_the_backport(monkeypatch: pytest.Mo
 def test_demand_can_be_left_out_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     with_demand, without = (targets(monkeypatch, "0.5.23", demand=value) for value in ("1", "0"))
     assert with_demand - without == {
+        "managers.scheduler.Scheduler.run_batch",
+        "managers.scheduler.Scheduler.process_batch_result",
         "model_executor.model_runner.ModelRunner.forward",
         "layers.moe.topk.capture_routed_experts_if_allowed",
     }
