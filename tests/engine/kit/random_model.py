@@ -58,7 +58,7 @@ def write_model(folder: Path) -> Path:
     (folder / "config.json").write_text(json.dumps(CONFIG, indent=1))
     (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 256, "eos_token_id": 256}))
     _write_weights(folder)
-    _write_tokenizer(folder)
+    write_tokenizer(folder)
     return folder
 
 
@@ -104,7 +104,8 @@ def _mlp(at: str, width: int, normal) -> dict:
     }
 
 
-def _write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path) -> None:
+    """Write a tokenizer with one token per byte."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,7 +1,8 @@
 """Stands in for DeepEP's ``Buffer`` within a node, over ``torch.distributed.all_to_all_single`` (gloo or NCCL).
 
 It has the calls that SGLang's "normal" DeepEP dispatcher makes. As with DeepEP, a token goes once to every rank that
-holds a slot of it, and never to its own rank. Pairs of token and slot are counted, those on the own rank apart.
+holds a slot of it, and never to its own rank. Pairs of token and slot are counted, those on the own rank apart, unless
+``Buffer.counting`` is off: on a GPU counting would make every dispatch wait.
 """
 
 import torch
@@ -31,11 +32,16 @@ class _Event:
 class Buffer:
     num_sms = 20
     low_latency_mode = False
+    counting = True
 
     def __init__(self, group, num_nvl_bytes=0, num_rdma_bytes=0, **kwargs):
         if kwargs.get("low_latency_mode"):
             raise NotImplementedError("the stand-in has only DeepEP's normal mode")
         self.group, self.ranks, self.rank = group, group.size(), group.rank()
+
+    @staticmethod
+    def is_sm90_compiled():
+        return None
 
     @staticmethod
     def capture():
@@ -69,16 +75,18 @@ class Buffer:
         **_kwargs,
     ):
         slots = num_tokens_per_expert.shape[0] // self.ranks
-        self._count(topk_idx, is_token_in_rank, slots)
-        send = num_tokens_per_rank.to(torch.int64)
-        received = torch.empty_like(send)
-        dist.all_to_all_single(received, send, group=self.group)
+        if self.counting:
+            self._count(topk_idx, is_token_in_rank, slots)
+        send_R = num_tokens_per_rank.to(torch.int64)
+        received_R = torch.empty_like(send_R)
+        dist.all_to_all_single(received_R, send_R, group=self.group)
+        send, received = torch.stack([send_R, received_R]).tolist()  # waits for the device once, as DeepEP does
         token_of_row = is_token_in_rank.t().nonzero()[:, 1]  # by rank, then by token
-        parts = list(token_of_row.split(send.tolist()))
+        parts = list(token_of_row.split(send))
         own = parts[self.rank]
         far = torch.cat([part for rank, part in enumerate(parts) if rank != self.rank])
-        sent = [0 if rank == self.rank else count for rank, count in enumerate(send.tolist())]
-        got = [0 if rank == self.rank else count for rank, count in enumerate(received.tolist())]
+        sent = [0 if rank == self.rank else count for rank, count in enumerate(send)]
+        got = [0 if rank == self.rank else count for rank, count in enumerate(received)]
         before = sum(got[: self.rank])
 
         def move(tensor):

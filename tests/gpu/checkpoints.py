@@ -1,0 +1,196 @@
+"""Random Qwen3-MoE checkpoints, written on the machine that runs the acceptance (needs torch and transformers).
+
+    python -m tests.gpu.checkpoints FOLDER KIND DEVICE    KIND: a name of CHECKPOINTS
+
+Weights are random, so texts mean nothing; sizes, routing skew and arithmetic are those of a served model.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Sizes of a random checkpoint.
+
+    Attributes
+    ----------
+    layers, experts, top_k, hidden, expert_width, heads, kv_heads, head_size, vocabulary : int
+    domains : int
+        0: some experts are hot for all tokens. D: the vocabulary falls into D equal parts, and tokens of part d
+        mostly choose experts e with ``e % D == d``.
+    """
+
+    layers: int
+    experts: int
+    top_k: int
+    hidden: int
+    expert_width: int
+    domains: int = 0
+    heads: int = 16
+    kv_heads: int = 4
+    head_size: int = 128
+    vocabulary: int = 512
+    dtype: str = "bfloat16"
+
+    def domain_tokens(self, domain: int) -> range:
+        """Return the token ids of one domain, the whole vocabulary where there are none."""
+        part = self.vocabulary // max(1, self.domains)
+        return range(part * domain, part * (domain + 1))
+
+    def config(self) -> dict[str, Any]:
+        """Return ``config.json``."""
+        return {
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "model_type": "qwen3_moe",
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "bos_token_id": 256,
+            "eos_token_id": 256,
+            "decoder_sparse_step": 1,
+            "head_dim": self.head_size,
+            "hidden_act": "silu",
+            "hidden_size": self.hidden,
+            "initializer_range": 0.02,
+            "intermediate_size": 4 * self.expert_width,
+            "max_position_embeddings": 8192,
+            "max_window_layers": self.layers,
+            "mlp_only_layers": [],
+            "moe_intermediate_size": self.expert_width,
+            "norm_topk_prob": True,
+            "num_attention_heads": self.heads,
+            "num_experts": self.experts,
+            "num_experts_per_tok": self.top_k,
+            "num_hidden_layers": self.layers,
+            "num_key_value_heads": self.kv_heads,
+            "output_router_logits": False,
+            "rms_norm_eps": 1e-6,
+            "rope_scaling": None,
+            "rope_theta": 1000000.0,
+            "router_aux_loss_coef": 0.001,
+            "sliding_window": None,
+            "tie_word_embeddings": False,
+            "torch_dtype": self.dtype,
+            "use_cache": True,
+            "use_sliding_window": False,
+            "vocab_size": self.vocabulary,
+        }
+
+
+_SMALL = {"heads": 4, "kv_heads": 2, "head_size": 16, "dtype": "float32"}
+
+CHECKPOINTS = {
+    # Experts of 18.9 MB: 4 x 72 slots are 5.4 GB, which is what a push has to move.
+    "hot": Checkpoint(layers=4, experts=64, top_k=8, hidden=2048, expert_width=1536),
+    # DeepSeek-V2-Lite's expert shape.
+    "two-domains": Checkpoint(layers=4, experts=64, top_k=8, hidden=2048, expert_width=1408, domains=2),
+    "four-domains": Checkpoint(layers=4, experts=64, top_k=8, hidden=2048, expert_width=1408, domains=4),
+    "eight-domains": Checkpoint(layers=4, experts=64, top_k=8, hidden=2048, expert_width=1408, domains=8),
+    "small-hot": Checkpoint(layers=3, experts=16, top_k=4, hidden=64, expert_width=64, **_SMALL),
+    "small-two-domains": Checkpoint(layers=3, experts=16, top_k=4, hidden=64, expert_width=64, domains=2, **_SMALL),
+}
+
+
+def write_checkpoint(folder: Path, model: Checkpoint, *, device: str) -> Path:
+    """Write configuration, weights and tokenizer, once; return the folder."""
+    from tests.engine.kit.random_model import write_tokenizer
+
+    if (folder / "model.safetensors.index.json").exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(model.config(), indent=1))
+    (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 256, "eos_token_id": 256}))
+    write_tokenizer(folder)
+    files = {name: name_of_file for name_of_file, names in _write_weights(folder, model, device) for name in names}
+    index = {"metadata": {}, "weight_map": files}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+def _write_weights(folder: Path, model: Checkpoint, device: str) -> list[tuple[str, list[str]]]:
+    import torch
+    from safetensors.torch import save_file
+
+    draw = torch.Generator(device=device).manual_seed(1234)
+    dtype = getattr(torch, model.dtype)
+    written = []
+
+    def normal(*shape: int, std: float) -> torch.Tensor:
+        return torch.randn(*shape, generator=draw, device=device) * std
+
+    def save(name: str, tensors: dict[str, torch.Tensor]) -> None:
+        save_file(
+            {key: value.to(dtype).cpu().contiguous() for key, value in tensors.items()},
+            folder / name,
+            metadata={"format": "pt"},
+        )
+        written.append((name, list(tensors)))
+
+    hidden, size = model.hidden, model.head_size
+    embedding, pull_EH = _embedding_and_pull(model, normal)
+    top = {
+        "model.embed_tokens.weight": embedding,
+        "model.norm.weight": torch.ones(hidden),
+        "lm_head.weight": normal(model.vocabulary, hidden, std=0.05),
+    }
+    save("model-top.safetensors", top)
+    for layer in range(model.layers):
+        at = f"model.layers.{layer}."
+        tensors = {
+            f"{at}input_layernorm.weight": torch.ones(hidden),
+            f"{at}post_attention_layernorm.weight": torch.ones(hidden),
+            f"{at}self_attn.q_norm.weight": torch.ones(size),
+            f"{at}self_attn.k_norm.weight": torch.ones(size),
+            f"{at}self_attn.q_proj.weight": normal(model.heads * size, hidden, std=hidden**-0.5),
+            f"{at}self_attn.k_proj.weight": normal(model.kv_heads * size, hidden, std=hidden**-0.5),
+            f"{at}self_attn.v_proj.weight": normal(model.kv_heads * size, hidden, std=hidden**-0.5),
+            f"{at}self_attn.o_proj.weight": normal(hidden, model.heads * size, std=0.2 * (model.heads * size) ** -0.5),
+            f"{at}mlp.gate.weight": _router(model, layer, normal, pull_EH),
+        }
+        for expert in range(model.experts):
+            mlp, width = f"{at}mlp.experts.{expert}.", model.expert_width
+            tensors[f"{mlp}gate_proj.weight"] = normal(width, hidden, std=hidden**-0.5)
+            tensors[f"{mlp}up_proj.weight"] = normal(width, hidden, std=hidden**-0.5)
+            tensors[f"{mlp}down_proj.weight"] = normal(hidden, width, std=0.4 * width**-0.5)
+        save(f"model-layer{layer}.safetensors", tensors)
+    return written
+
+
+def _embedding_and_pull(model: Checkpoint, normal: Any) -> tuple[Any, Any]:
+    """Return the embedding [V, H] and what a router row adds for its domain [E, H] (None without domains).
+
+    With domains, half of a token's embedding (by norm) is its domain's direction, so that router rows can see it.
+    """
+    import torch
+
+    embedding = normal(model.vocabulary, model.hidden, std=1.0)
+    if not model.domains:
+        return embedding, None
+    direction_DH = torch.linalg.qr(normal(model.hidden, model.domains, std=1.0))[0].T
+    embedding = embedding - (embedding @ direction_DH.T) @ direction_DH
+    domain_V = torch.arange(model.vocabulary, device=embedding.device) // (model.vocabulary // model.domains)
+    embedding = embedding + model.hidden**0.5 * direction_DH[domain_V]
+    domain_E = torch.arange(model.experts, device=embedding.device) % model.domains
+    return embedding, 8.0 / (model.hidden / 2) ** 0.5 * direction_DH[domain_E]  # about 8 logits
+
+
+def _router(model: Checkpoint, layer: int, normal: Any, pull_EH: Any) -> Any:
+    import torch
+
+    rows_EH = normal(model.experts, model.hidden, std=model.hidden**-0.5)
+    if pull_EH is not None:
+        return rows_EH + pull_EH
+    # A longer row wins top-k more often: a few hot experts, others in every layer.
+    order_E = torch.randperm(model.experts, generator=torch.Generator().manual_seed(100 + layer))
+    length_E = torch.empty(model.experts)
+    length_E[order_E] = 1.0 + 1.5 * torch.arange(1, model.experts + 1) ** -0.7
+    return rows_EH * length_E.to(rows_EH.device)[:, None]
+
+
+if __name__ == "__main__":
+    print(write_checkpoint(Path(sys.argv[1]), CHECKPOINTS[sys.argv[2]], device=sys.argv[3]))

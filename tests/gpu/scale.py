@@ -1,0 +1,91 @@
+"""How much of everything a run does: on GPUs, and in a rehearsal on a CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Sizes of a run.
+
+    Attributes
+    ----------
+    hot, domains : str
+        Checkpoints: with hot experts, and with experts of domains.
+    redundant : int
+        Redundant slots.
+    loop_streams, loop_tokens, loop_steps : int
+        Requests at a time and their tokens while the whole loop runs, and steps to capture.
+    gap_streams, gap_tokens : int
+        Requests at a time and their tokens while gaps are measured; long, so that no request begins meanwhile.
+    gap_rounds : int
+        Pushes of each kind under load.
+    between_s : float
+        Seconds between two of them.
+    pairs, prefill_pairs : int
+        Pairs of recording off and on.
+    decode, prefill : tuple of int
+        Requests, prompt tokens and new tokens of a throughput measurement, over all sources.
+    step : tuple of int
+        Requests per source, prompt tokens and new tokens while steps are timed and pairs counted.
+    layout_rounds, step_repeats : int
+    """
+
+    hot: str
+    domains: str
+    redundant: int
+    loop_streams: int
+    loop_tokens: int
+    loop_steps: int
+    gap_streams: int
+    gap_tokens: int
+    gap_rounds: int
+    between_s: float
+    pairs: int
+    prefill_pairs: int
+    decode: tuple[int, int, int]
+    prefill: tuple[int, int, int]
+    step: tuple[int, int, int]
+    layout_rounds: int
+    step_repeats: int
+
+
+GPU_SCALE = Scale(
+    hot="hot",
+    domains="two-domains",
+    redundant=8,
+    loop_streams=32,
+    loop_tokens=256,
+    loop_steps=300,
+    gap_streams=16,
+    gap_tokens=7000,
+    gap_rounds=5,
+    between_s=0.6,
+    pairs=16,
+    prefill_pairs=6,
+    decode=(64, 32, 768),
+    prefill=(96, 2048, 1),
+    step=(24, 2048, 1),
+    layout_rounds=2,
+    step_repeats=3,
+)
+CPU_SCALE = Scale(
+    hot="small-hot",
+    domains="small-two-domains",
+    redundant=8,
+    loop_streams=2,
+    loop_tokens=8,
+    loop_steps=12,
+    gap_streams=2,
+    gap_tokens=24,
+    gap_rounds=1,
+    between_s=0.2,
+    pairs=1,
+    prefill_pairs=1,
+    decode=(4, 8, 3),
+    prefill=(4, 32, 1),
+    step=(4, 32, 1),
+    layout_rounds=1,
+    step_repeats=1,
+)

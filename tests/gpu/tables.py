@@ -1,0 +1,165 @@
+"""The findings of a run as Markdown tables."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+Finding = dict[str, Any]
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table; None is an empty cell."""
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    lines += ["| " + " | ".join("" if cell is None else str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def two_gpu_table(found: Sequence[Finding]) -> str:
+    """Return all tables of the acceptance on two GPUs, with its date and what failed."""
+    parts = [f"## Acceptance on two GPUs, {datetime.now(UTC):%Y-%m-%d}\n"]
+    parts += [f"Rehearsal: {finding['detail']}.\n" for finding in _of(found, "rehearsal")]
+    parts += [loops(found), pushes(found), recording(found)]
+    parts += [layouts(found, engine) for engine in _engines(found)]
+    parts += [requests(found), stages(found)]
+    return "\n".join(part for part in parts if part)
+
+
+def loops(found: Sequence[Finding]) -> str:
+    """The loop of commands."""
+    rows = [
+        (
+            one["engine"],
+            "on" if one["dp_attention"] else "off",
+            one["captured_tokens"],
+            f"{one['imbalance_trivial']:.3f} -> {one['imbalance_planned']:.3f}",
+            one["moved_slots"],
+            None if one["push_s"] is None else round(1e3 * one["push_s"], 1),
+            "yes"
+            if all(one["checks"].values())
+            else "NO: " + ", ".join(k for k, held in one["checks"].items() if not held),
+            f"{one['failed_requests']} of {one['requests']}",
+        )
+        for one in _of(found, "loop")
+    ]
+    head = ("engine", "DP attention", "tokens", "imbalance planned", "moved slots", "push ms", "all checks", "failed")
+    return markdown(head, rows) if rows else ""
+
+
+def pushes(found: Sequence[Finding]) -> str:
+    """Pushes under load, one row per kind."""
+    rows = []
+    for how in dict.fromkeys(one["how"] for one in _of(found, "push")):
+        same = [one for one in _of(found, "push") if one["how"] == how]
+        rows.append(
+            (
+                how,
+                len(same),
+                _middle(same, "moved_gb"),
+                _middle(same, "changed_gb"),
+                _middle(same, "on_ranks_ms"),
+                _middle(same, "gb_per_s"),
+                _middle(same, "round_trip_ms"),
+                _middle(same, "gap_ms"),
+                max((one["gap_ms"] for one in same if "gap_ms" in one), default=None),
+                max((one["added_gap_ms"] for one in same if "added_gap_ms" in one), default=None),
+            )
+        )
+    for one in _of(found, "push command"):
+        rows.append(
+            ("moeplan push, with checks", 1, *[None] * 4, round(1e3 * one["command_s"]), *[one["gap_ms"]] * 2, None)
+        )
+    for one in _of(found, "gap without push"):
+        rows.append(("no push", one["intervals"], *[None] * 5, one["median_ms"], one["worst_ms"], None))
+    head = (
+        *("push", "n", "moved GB", "changed GB", "ms on ranks", "GB/s", "round trip ms"),
+        *("gap ms (median)", "gap ms (worst)", "added ms (worst)"),
+    )
+    links = [
+        f"Copies between the GPUs: {one['one_way_gb_per_s']} GB/s one way, {one['both_ways_gb_per_s_each']} GB/s each "
+        "both ways.\n"
+        for one in _of(found, "link")
+        if "one_way_gb_per_s" in one
+    ]
+    return (markdown(head, rows) + "\n" + "".join(links)) if rows else ""
+
+
+def recording(found: Sequence[Finding]) -> str:
+    """Throughput with recording on over off."""
+    rows = [
+        (
+            one["phase"],
+            one["pairs"],
+            one["off_tokens_per_s"],
+            one["median_ratio"],
+            "{} .. {}".format(*one["interval_95"]),
+        )
+        for one in _of(found, "recording")
+    ]
+    return markdown(("phase", "pairs", "tokens/s off", "on / off (median)", "95 % interval"), rows) if rows else ""
+
+
+def layouts(found: Sequence[Finding], engine: str) -> str:
+    """Layouts on one engine: predicted and counted, and times by round."""
+    times = [one for one in _of(found, "layout times") if one["engine"] == engine]
+    counts = {one["layout"]: one for one in _of(found, "layout counts") if one["engine"] == engine}
+    rows = []
+    for name in dict.fromkeys(one["layout"] for one in times):
+        same = [one for one in times if one["layout"] == name]
+        counted = counts.get(name, {})
+        rows.append(
+            (
+                name,
+                *(_both(counted.get(figure)) for figure in ("imbalance", "local_gpu", "copies_per_token")),
+                sum(one["steps"] for one in same),
+                *(_rounds(same, part) for part in ("step_ms", "dispatch_ms", "experts_ms", "combine_ms")),
+                *(_rounds(same, rate) for rate in ("prefill_tokens_per_s", "decode_tokens_per_s")),
+                _middle(same, "push_ms"),
+            )
+        )
+    head = (
+        *("layout", "imbalance", "own-GPU share", "copies/token", "steps", "step ms", "dispatch ms", "experts ms"),
+        *("combine ms", "prefill tok/s", "decode tok/s", "push ms"),
+    )
+    note = "Predicted / counted; times are medians of each round, parts summed over layers.\n"
+    return f"### Engine {engine}\n\n{markdown(head, rows)}\n{note}" if rows else ""
+
+
+def requests(found: Sequence[Finding]) -> str:
+    """How many requests failed, in all."""
+    counted = _of(found, "requests")
+    failed = sum(one["failed"] for one in counted)
+    return f"Failed requests: {failed} of {sum(one['requests'] for one in counted)}.\n"
+
+
+def stages(found: Sequence[Finding]) -> str:
+    """Stages that did not end well, in one sentence each."""
+    lines = [
+        f"Stage {one['stage']} {one['status']}: {one['reason'].splitlines()[0]}\n"
+        for one in _of(found, "stage")
+        if one["status"] != "done"
+    ]
+    return "".join(lines)
+
+
+def _engines(found: Sequence[Finding]) -> list[str]:
+    return list(dict.fromkeys(one["engine"] for one in _of(found, "layout times")))
+
+
+def _of(found: Sequence[Finding], kind: str) -> list[Finding]:
+    return [finding for finding in found if finding["kind"] == kind]
+
+
+def _middle(same: Sequence[Finding], figure: str) -> float | None:
+    values = [one[figure] for one in same if one.get(figure) is not None]
+    return round(statistics.median(values), 2) if values else None
+
+
+def _rounds(same: Sequence[Finding], figure: str) -> str:
+    return ", ".join(str(one[figure]) for one in same if one.get(figure) is not None)
+
+
+def _both(figure: Finding | None) -> str | None:
+    return None if figure is None else f"{figure['predicted']} / {figure['counted']}"
