@@ -115,7 +115,9 @@ def _judge(
     engine: Engine, results: Results, name: str, layout: Layout, prediction: Prediction, counted: Dispatched
 ) -> None:
     imbalance, local_gpu = predicted(layout, prediction.demand, gpus=layout.gpus, dispatch=prediction.dispatch)
-    copies = None if prediction.routed is None else copies_per_token(layout, prediction.routed)
+    copies = (
+        None if prediction.routed is None else copies_per_token(layout, prediction.routed, dispatch=prediction.dispatch)
+    )
     pairs = {
         "imbalance": (imbalance, counted.imbalance),
         "local_gpu": (local_gpu, counted.local_gpu),

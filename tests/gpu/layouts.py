@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-import numpy.typing as npt
 
 from placement.baselines import BASELINES
 from placement.demand import Demand
 from placement.dispatch import Dispatch
 from placement.layout import Layout
 from placement.problem import Objective, Problem
-from placement.score import score
+from placement.score import score, score_tokens
 from placement.solver import solve
+from placement.tokens import PHASE_NUMBERS, UNKNOWN_STEP, Tokens
 from placement.topology import flat_or_nodes
 from tests.gpu.traffic import Routed
 
@@ -78,35 +76,20 @@ def predicted(layout: Layout, demand: Demand, *, gpus: int, dispatch: Dispatch) 
     return metrics.imbalance, metrics.local_gpu
 
 
-def copies_per_token(layout: Layout, routed: Routed, *, seed: int = 0) -> float:
-    """Return how many other GPUs a token goes to per layer, under nearest-dynamic dispatch on one node.
-
-    A pair with a replica on the token's GPU stays; every other pair takes one of all replicas at random, drawn once
-    here, which the mean over many tokens does not notice.
-    """
-    draw = np.random.default_rng(seed)
-    copies = 0
-    for layer in range(layout.layers):
-        copies += int(_remote_gpus_T(layout, layer, routed.experts_TLK[:, layer], routed.source_T, draw).sum())
-    return copies / (len(routed.source_T) * layout.layers)
-
-
-def _remote_gpus_T(
-    layout: Layout,
-    layer: int,
-    expert_TK: npt.NDArray[np.int32],
-    source_T: npt.NDArray[np.int64],
-    draw: np.random.Generator,
-) -> npt.NDArray[np.int64]:
-    slots_E: Sequence[npt.NDArray[np.int64]] = [
-        np.flatnonzero(layout.slot_to_expert_LP[layer] == expert) for expert in range(layout.experts)
-    ]
-    width = max(map(len, slots_E))
-    gpu_ER = np.array([np.resize(slots // layout.slots_per_gpu, width) for slots in slots_E])
-    replicas_E = np.array([len(slots) for slots in slots_E])
-    at_home_TK = layout.replicas_LEG[layer].astype(bool)[expert_TK, source_T[:, None]]
-    choice_TK = (draw.random(expert_TK.shape) * replicas_E[expert_TK]).astype(np.int64)
-    gpu_TK = np.where(at_home_TK, source_T[:, None], gpu_ER[expert_TK, choice_TK])
-    goes_TG = np.zeros((len(expert_TK), layout.gpus), dtype=bool)
-    np.put_along_axis(goes_TG, gpu_TK, values=True, axis=1)
-    return goes_TG.sum(axis=1) - goes_TG[np.arange(len(source_T)), source_T]
+def copies_per_token(layout: Layout, routed: Routed, *, dispatch: Dispatch) -> float:
+    """Return how many other GPUs a token goes to per layer, by moeplan's ruler on single tokens."""
+    topology, _notices = flat_or_nodes(gpus=layout.gpus, nodes=1)
+    count = len(routed.source_T)
+    tokens = Tokens(
+        experts_LTK=np.ascontiguousarray(routed.experts_TLK.transpose(1, 0, 2)).astype(np.uint16),
+        experts=layout.experts,
+        home_T=routed.source_T.astype(np.int32),
+        window_T=np.zeros(count, dtype=np.int32),
+        request_T=np.arange(count),
+        step_T=np.full(count, UNKNOWN_STEP),
+        phase_T=np.full(count, PHASE_NUMBERS["prefill"], dtype=np.uint8),
+    )
+    metrics = score_tokens({"layout": layout}, [tokens], topology, dispatch=dispatch)["layout"]
+    if metrics.gpus_per_token is None:
+        raise ValueError(f"under {dispatch.value} dispatch no token is sent anywhere.")
+    return metrics.gpus_per_token

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
@@ -96,12 +95,8 @@ _GPU_VARIABLES = {
 _CPU_VARIABLES = {"SGLANG_USE_CPU_ENGINE": "1", "SGLANG_CPU_OMP_THREADS_BIND": "0|1", "DUMPER_SERVER_PORT": "reuse"}
 
 
-def gpu_machine(kit: Path, root: Path, *, gpus: int) -> Machine:
-    """Unpack a kit (see README.md) below ``root``, once, and return the machine."""
-    root.mkdir(parents=True, exist_ok=True)
-    for archive, made in (("site.txz", "site"), ("tools.txz", "tools")):
-        if not (root / made).exists():
-            subprocess.check_call(["tar", "-xJf", str(kit / archive), "-C", str(root)])
+def gpu_machine(root: Path, *, gpus: int) -> Machine:
+    """Return this machine, with the kit that ``run.sh`` has unpacked in ``root``."""
     for stale in (root / "site").glob("eplb_push_plugin*"):  # an older plugin with the same hooks
         shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
     _write_plugin_metadata(root / "plugin")

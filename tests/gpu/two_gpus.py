@@ -1,6 +1,6 @@
 """Acceptance on two GPUs: the loop under load, pushes, the cost of recording, layouts with and without an all-to-all.
 
-    python -m tests.gpu.two_gpus --kit KIT --out OUT [--model MODEL] [--stages ...] [--budget-seconds S]
+    tests/gpu/run.sh KIT two_gpus --out OUT [--model MODEL] [--stages ...] [--budget-seconds S]
     python -m tests.gpu.two_gpus --cpu VENV --out OUT       a rehearsal, whose figures are no measurements
 
 ``OUT/results.jsonl`` gets every finding as soon as it is made, ``OUT/table.md`` the summary. Exit code 1: a stage
@@ -224,8 +224,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     wanted = options.stages.split(",")
     unknown = [name for name in wanted if name not in STAGES]
-    if unknown or (options.kit is None) == (options.cpu is None):
-        print(f"stages are {','.join(STAGES)}; give either --kit or --cpu.", file=sys.stderr)
+    if unknown:
+        print(f"there is no stage {unknown[0]}; stages are {', '.join(STAGES)}.", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # engines are stopped on the way out
     options.out.mkdir(parents=True, exist_ok=True)
@@ -234,7 +234,7 @@ def main(arguments: list[str] | None = None) -> int:
         machine, scale = cpu_machine(options.cpu, options.root), CPU_SCALE
         results.add("rehearsal", detail="on a CPU: figures are no measurements")
     else:
-        machine, scale = gpu_machine(options.kit, options.root, gpus=GPUS), GPU_SCALE
+        machine, scale = gpu_machine(options.root, gpus=GPUS), GPU_SCALE
     with EnginePool(machine, options.out) as pool:
         run = TwoGpus(machine, scale, results, pool, model=options.model, extra=options.server_argument)
         run_stages(run.stages(wanted), results, wanted=wanted)
@@ -247,7 +247,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Acceptance on two GPUs.")
-    parser.add_argument("--kit", type=Path, help="folder with site.txz and tools.txz, see README.md")
     parser.add_argument("--cpu", type=Path, help="environment of tests/engine/kit/setup.sh, for a rehearsal")
     parser.add_argument("--model", type=Path, help="a trained model for the loop")
     parser.add_argument("--out", type=Path, required=True)
