@@ -71,6 +71,8 @@ class Problem:
     dispatch: Dispatch = Dispatch.NEAREST_DYNAMIC
     current: Layout | None = None
     max_moved_slots: int | None = None
+    max_overflow: float | None = None
+    capacity_factor: float = 1.25
     tokens: TokenSample | None = None
 
     def __post_init__(self) -> None:
@@ -84,6 +86,16 @@ class Problem:
         if self.max_moved_slots is not None and self.max_moved_slots < 0:
             raise BadOption(
                 f"max_moved_slots is {self.max_moved_slots}; it is a number from 0 (nothing moves) upwards."
+            )
+        if not 0 < self.capacity_factor <= MAX_GPUS:
+            raise BadOption(
+                f"capacity_factor is {self.capacity_factor}; it must be a number above 0 and up to {MAX_GPUS}, 1.25 is "
+                "usual."
+            )
+        if self.max_overflow is not None and not 0 <= self.max_overflow <= 1:
+            raise BadOption(
+                f"max_overflow is {self.max_overflow}; it is a share of the demand from 0 (no GPU above its capacity) "
+                "to 1."
             )
         sources = self.demand.tokens_WLSE.shape[2]
         if self.demand.sources == "measured" and sources != self.topology.gpus:

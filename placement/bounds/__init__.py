@@ -17,6 +17,12 @@ from placement.bounds.locality import (
     local_gpu_bound,
     local_node_bound,
 )
+from placement.bounds.overflow import (
+    OverflowBound,
+    overflow_bound,
+    smallest_capacity_factor,
+    smallest_slots_for_overflow,
+)
 from placement.bounds.small import SmallLayersBound, small_imbalance_bound, small_local_bound
 from placement.bounds.tight import TightBounds, tight_bounds
 
@@ -24,6 +30,7 @@ __all__ = [
     "HostSetBound",
     "ImbalanceBound",
     "LocalityBound",
+    "OverflowBound",
     "SmallLayersBound",
     "TightBounds",
     "capped_local_bound",
@@ -32,7 +39,10 @@ __all__ = [
     "imbalance_bound",
     "local_gpu_bound",
     "local_node_bound",
+    "overflow_bound",
     "small_imbalance_bound",
     "small_local_bound",
+    "smallest_capacity_factor",
+    "smallest_slots_for_overflow",
     "tight_bounds",
 ]

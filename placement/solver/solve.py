@@ -18,6 +18,13 @@ from placement.solver.local_search import effort_for
 from placement.solver.move_budget import fewest_moves, keep_within
 from placement.solver.move_pool import MovePool, move_pool
 from placement.solver.notices import localises, notices_of
+from placement.solver.overflow_limit import (
+    OverflowLimit,
+    keep_overflow_below,
+    keep_overflow_within_moves,
+    limit_of,
+    overflow_notices,
+)
 from placement.solver.proofs import first_proofs, with_capped_local, with_host_set_imbalance
 from placement.solver.refine import ExactEffort
 from placement.solver.stages import Outcome, Stages
@@ -78,7 +85,8 @@ def solve(
     Raises
     ------
     Infeasible
-        ``problem.max_moved_slots`` is too small to replace what the running layout holds twice on a GPU.
+        ``problem.max_moved_slots`` is too small to replace what the running layout holds twice on a GPU, or it is
+        proven that no layout keeps ``problem.max_overflow``.
     """
     (solution,) = _solutions(
         problem,
@@ -155,6 +163,7 @@ def _solutions(
     started_s = time.perf_counter()
     deadline = Deadline.after(effort.time_limit_s)
     instance = instance_of(problem)
+    limit = limit_of(problem, instance)
     proofs = first_proofs(problem)
     solutions = []
     with task_map(effort.threads, effort.map_tasks) as map_tasks:
@@ -162,29 +171,31 @@ def _solutions(
         exact = ExactStage(instance, effort.exact(deadline))
         stages = Stages(instance, problem.demand.moe_layers, pool, exact, proofs, report)
         free = stages.run(problem.objective, cap=problem.max_imbalance)
+        if limit is not None:
+            free = keep_overflow_below(stages, free, limit, objective=problem.objective)
         if problem.current is not None:
-            free = stay_close(stages, free, running_slots(problem), objective=problem.objective)
+            near = stay_close(stages, free, running_slots(problem), objective=problem.objective)
+            free = near if limit is None or limit.worst(near.plans) <= limit.allowed(free.plans) else free
         budgets = budgets_of(moved_slots(free.plans.slots_LGP, running_slots(problem), experts=instance.experts))
-        for most_moved, outcome in zip(budgets, _within(stages, problem, free, budgets), strict=True):
+        for most_moved, outcome in zip(budgets, _within(stages, problem, free, budgets, limit), strict=True):
             late = deadline.passed
             if problem.dispatch is Dispatch.NEAREST_STATIC:
                 # What CP-SAT proved holds for the expectation, not for the table.
                 outcome = replace(outcome, proofs=proofs)
             elif not late:
                 outcome = _with_more_proofs(problem, outcome)
+            within = replace(problem, max_moved_slots=most_moved)
+            over_limit = overflow_notices(within, limit, outcome)
             solutions.append(
                 Solution(
                     layout=layout_of(problem, outcome.plans),
-                    status=_status(problem, outcome),
+                    status=Status.FEASIBLE if over_limit else _status(problem, outcome),
                     bound=outcome.proofs.bound,
                     max_imbalance=outcome.cap,
                     solve_seconds=time.perf_counter() - started_s,
-                    notices=notices_of(
-                        replace(problem, max_moved_slots=most_moved),
-                        outcome,
-                        free,
-                        late=late,
-                        time_limit_s=effort.time_limit_s,
+                    notices=(
+                        *notices_of(within, outcome, free, late=late, time_limit_s=effort.time_limit_s),
+                        *over_limit,
                     ),
                 )
             )
@@ -192,7 +203,9 @@ def _solutions(
     return solutions
 
 
-def _within(stages: Stages, problem: Problem, free: Outcome, budgets: Sequence[int | None]) -> Iterator[Outcome]:
+def _within(
+    stages: Stages, problem: Problem, free: Outcome, budgets: Sequence[int | None], limit: OverflowLimit | None
+) -> Iterator[Outcome]:
     """Give the plan within every budget of moves, the free plan where there is none."""
     pool: MovePool | None = None
     for most_moved in budgets:
@@ -200,7 +213,8 @@ def _within(stages: Stages, problem: Problem, free: Outcome, budgets: Sequence[i
             yield free
             continue
         pool = pool or move_pool(stages, running_slots(problem), free)
-        yield keep_within(pool, stages, free, most_moved=most_moved, objective=problem.objective)
+        outcome = keep_within(pool, stages, free, most_moved=most_moved, objective=problem.objective)
+        yield outcome if limit is None else keep_overflow_within_moves(pool, stages.pool, outcome, limit, most_moved)
 
 
 def _silent(_: float) -> None:
