@@ -71,6 +71,7 @@ class PlanRequest:
     max_moved_slots: int | None = None
     max_moved_bytes: int | None = None
     pareto: bool = False
+    max_overflow: float | None = None
 
     def __post_init__(self) -> None:
         if self.local_target is not None and not 0 < self.local_target <= 1:
@@ -78,6 +79,11 @@ class PlanRequest:
         if not 0 < self.capacity_factor <= MAX_GPUS:
             raise BadOption(
                 f"the capacity factor is {self.capacity_factor}; it is above 0 and up to {MAX_GPUS}, like 1.25."
+            )
+        if self.max_overflow is not None and not 0 <= self.max_overflow <= 1:
+            raise BadOption(
+                f"--max-overflow is {self.max_overflow}; it is a share of the demand from 0 (no GPU above its "
+                "capacity) to 1."
             )
         if self.time_limit_s is not None and not 0 < self.time_limit_s < math.inf:
             raise BadOption(
@@ -263,6 +269,8 @@ def _problem(request: PlanRequest, loaded: LoadedDemand, topology: Topology) -> 
         dispatch=request.dispatch,
         current=_current(request, loaded, topology),
         max_moved_slots=request.most_moved_slots,
+        max_overflow=request.max_overflow,
+        capacity_factor=request.capacity_factor,
     )
 
 
@@ -295,6 +303,7 @@ def _options(request: PlanRequest) -> PlanOptions:
         time_limit_s=request.time_limit_s,
         max_moved_slots=request.most_moved_slots,
         sample_tokens=request.sample_tokens,
+        max_overflow=request.max_overflow,
     )
 
 

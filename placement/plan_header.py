@@ -74,6 +74,8 @@ class PlanOptions:
         Slots that were allowed to move, None for any number.
     sample_tokens : int or None
         Tokens that copies were counted for, None for all of the recording.
+    max_overflow : float or None
+        Cap on the overflow share of every window at ``capacity_factor``, None for no cap.
     """
 
     objective: Objective
@@ -90,3 +92,4 @@ class PlanOptions:
     time_limit_s: float | None = None
     max_moved_slots: int | None = None
     sample_tokens: int | None = None
+    max_overflow: float | None = None

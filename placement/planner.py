@@ -12,12 +12,15 @@ from placement.diff import diff
 from placement.layout import Layout
 from placement.notice import Notice
 from placement.pareto import MOVE_SHARES, move_points
-from placement.plan import Moves, Plan
+from placement.plan import Moves, Plan, PlanMetrics
 from placement.plan_header import PlanInput, PlannedModel, PlanOptions
 from placement.problem import LocalScope, Problem
 from placement.score import loads_WLG
 from placement.solution import Solution, Status
 from placement.solver import MapTasks, fit, solve, solve_within_shares
+
+OVERFLOW_TOLERANCE = 1e-8
+"""Overflow shares that differ by less are equal."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ def make_plan(problem: Problem, solution: Solution, setting: Setting, *, moving_
         load_after_LG=loads_WLG(solution.layout, problem.demand, problem.topology, dispatch=problem.dispatch).sum(
             axis=0
         ),
-        notices=_unique((*setting.notices, *solution.notices, *comparison.notices)),
+        notices=_unique((*setting.notices, *solution.notices, *comparison.notices, *_above_limit(options, metrics))),
         solve_seconds=solution.solve_seconds,
         pareto=move_points(problem, moving_less, before=comparison.before, expert_bytes=setting.expert_bytes),
     )
@@ -174,6 +177,20 @@ def _moves(comparison: Comparison, *, moe_layers: Sequence[int], expert_bytes: i
         by_layer=moves.moved_L,
         received_by_gpu=moves.received_G,
     )
+
+
+def _above_limit(options: PlanOptions, metrics: PlanMetrics) -> tuple[Notice, ...]:
+    """Let the ruler have the last word on the cap on overflow: static dispatch is planned for its expectation only."""
+    if options.max_overflow is None:
+        return ()
+    worst = max(metrics.windows, key=lambda window: window.overflow_share)
+    if worst.overflow_share <= options.max_overflow + OVERFLOW_TOLERANCE:
+        return ()
+    detail = (
+        f"window {worst.name!r} has the overflow_share {worst.overflow_share:.4f} at the capacity factor "
+        f"{options.capacity_factor:g}; at most {options.max_overflow:g} was asked for."
+    )
+    return (Notice("OVERFLOW_ABOVE_LIMIT", detail),)
 
 
 def _unique(notices: Sequence[Notice]) -> tuple[Notice, ...]:

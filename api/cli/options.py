@@ -92,9 +92,7 @@ class ReadFlags:
 
 CapacityFactor = Annotated[
     float,
-    typer.Option(
-        help="A GPU's capacity, as a multiple of the mean GPU load; only for overflow_share, rerouted and dropped."
-    ),
+    typer.Option(help="A GPU's capacity, as a multiple of the mean GPU load: what is above is overflow_share."),
 ]
 SampleTokens = Annotated[
     int | None,

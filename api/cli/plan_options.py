@@ -51,6 +51,13 @@ LocalTarget = Annotated[
 MaxImbalance = Annotated[
     float, typer.Option(help="Largest imbalance (largest GPU load / mean GPU load) that any window may have.")
 ]
+MaxOverflow = Annotated[
+    float | None,
+    typer.Option(
+        help="Largest share of its demand, 0..1, that any window may have above --capacity-factor x mean GPU load.",
+        show_default=False,
+    ),
+]
 TimeLimit = Annotated[
     float | None,
     typer.Option(
@@ -148,6 +155,7 @@ class PlanFlags:
     current: Current = None
     capacity_factor: cli.CapacityFactor = 1.25
     sample_tokens: cli.SampleTokens = None
+    max_overflow: MaxOverflow = None
     expert_groups: Groups = None
     expert_bytes: ExpertBytes = None
     max_moved_slots: MaxMovedSlots = None

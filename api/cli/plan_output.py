@@ -73,10 +73,18 @@ def _verdict(plan: Plan) -> str:
             f"status {plan.status}{gap}{seconds}",
             *(f"proven: {each}" for each in proven),
             f"local share {local}: the target of {target:.0%} is {'reached' if reached else 'missed'}{planned_on}",
-            f"imbalance of the worst window {number(worst)}, limit {cap:.4g}",
+            f"imbalance of the worst window {number(worst)}, limit {cap:.4g}{_overflow(plan)}",
             f"moves {plan.moves.moved_slots} of {slots} slots from the {plan.moves.before} layout{allowed}",
         )
     )
+
+
+def _overflow(plan: Plan) -> str:
+    most = plan.options.max_overflow
+    if most is None:
+        return ""
+    worst = max(window.overflow_share for window in plan.metrics.windows)
+    return f"\noverflow_share of the worst window {number(worst)}, limit {most:g} at {plan.options.capacity_factor:g}"
 
 
 def _kept_apart(plan: Plan) -> str:

@@ -52,6 +52,8 @@ def option_facts(plan: Plan) -> dict[str, str]:
         "Capacity factor": f"{options.capacity_factor:g}",
         "Seed": str(options.seed),
     }
+    if options.max_overflow is not None:
+        facts["Largest overflow"] = percent(options.max_overflow, digits=2)
     if options.time_limit_s is not None:
         facts["Time limit"] = f"{options.time_limit_s:g} s"
     return facts

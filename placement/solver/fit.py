@@ -9,7 +9,7 @@ import numpy as np
 
 from placement.bounds import local_gpu_bound, local_node_bound
 from placement.dispatch import Dispatch
-from placement.errors import BadOption
+from placement.errors import BadOption, Infeasible
 from placement.notice import Notice
 from placement.problem import LocalScope, Problem
 from placement.slots import smallest_slots_per_gpu
@@ -17,6 +17,7 @@ from placement.solution import Solution, Status
 from placement.solver.batches import MapTasks
 from placement.solver.deadline import Deadline
 from placement.solver.instance import instance_of
+from placement.solver.overflow_limit import OVERFLOW_CAP_UNREACHABLE
 from placement.solver.plans import plans_of
 from placement.solver.solve import solve
 
@@ -62,6 +63,8 @@ def fit(
     BadOption
         The target is no share, nothing is local under ``even`` dispatch, fewer slots than experts are allowed, or
         moves are limited.
+    Infeasible
+        Even the most slots that may be used do not keep ``problem.max_overflow``.
     """
     started_s = time.perf_counter()
     deadline = Deadline.after(time_limit_s)
@@ -69,9 +72,15 @@ def fit(
     for slots_per_gpu in range(min(needed, last), last + 1):
         tried = _with_slots(problem, slots_per_gpu)
         left_s = None if time_limit_s is None else deadline.left_s
-        solution = solve(tried, seed=seed, time_limit_s=left_s, threads=threads, map_tasks=map_tasks)
+        try:
+            solution = solve(tried, seed=seed, time_limit_s=left_s, threads=threads, map_tasks=map_tasks)
+        except Infeasible:  # so few slots overflow whatever the layout
+            if slots_per_gpu == last:
+                raise
+            continue
         share = _local_share(tried, solution)
-        if share >= local_target or deadline.passed:
+        overflows = any(notice.code == OVERFLOW_CAP_UNREACHABLE for notice in solution.notices)
+        if (share >= local_target and not overflows) or deadline.passed:
             break
     solution = replace(solution, solve_seconds=time.perf_counter() - started_s)
     if share < local_target:

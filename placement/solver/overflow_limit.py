@@ -34,6 +34,8 @@ from placement.solver.placing import Placing
 from placement.solver.plans import Plans, combine
 from placement.solver.stages import Outcome, Stages
 
+OVERFLOW_CAP_UNREACHABLE = "OVERFLOW_CAP_UNREACHABLE"
+
 ROUNDING = 1e-9
 """Overflow below this part of the mean load is rounding, for the ruler too; shares that differ by less are equal."""
 
@@ -108,7 +110,7 @@ def limit_of(problem: Problem, instance: Instance) -> OverflowLimit | None:
     remedies = [f"allow --max-overflow {np.ceil(bound.overflow_share * 1e4) / 1e4:g} or more"]
     enough = smallest_capacity_factor(demand, topology, slots, max_overflow=most)
     if enough > factor:
-        remedies.append(f"raise --capacity-factor above {np.floor(enough * 1e4) / 1e4:g}")
+        remedies.append(f"raise --capacity-factor to {np.ceil(enough * 1e4) / 1e4:g} or more")
     more = smallest_slots_for_overflow(demand, topology, slots, capacity_factor=factor, max_overflow=most)
     if more is not None and more > slots:
         remedies.append(f"give {more} slots per GPU or more")
@@ -174,7 +176,7 @@ def overflow_notices(problem: Problem, limit: OverflowLimit | None, outcome: Out
         f"factor {limit.factor:g}{within}; the plan has {limit.worst(outcome.plans):.4f} in the worst window. More "
         "slots per GPU, a higher capacity factor or a higher --max-overflow would do."
     )
-    return (Notice("OVERFLOW_CAP_UNREACHABLE", detail),)
+    return (Notice(OVERFLOW_CAP_UNREACHABLE, detail),)
 
 
 def _ladder(windows: int) -> Iterator[Floats]:

@@ -132,10 +132,21 @@ def _paths(value: Any, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return here + [path for key in value for path in _paths(value[key], (*prefix, key))]
 
 
+DEFAULTED = (
+    "local_target",
+    "holdout_share",
+    "capacity_factor",
+    "time_limit_s",
+    "max_moved_slots",
+    "sample_tokens",
+    "max_overflow",
+)
+"""Options that files written before them lack."""
+
+
 def test_every_field_is_needed(document: dict[str, Any]) -> None:
     """Only what has a default, so that files written before it existed stay readable, and a baseline may be absent."""
-    defaulted = ("local_target", "holdout_share", "capacity_factor", "time_limit_s", "max_moved_slots", "sample_tokens")
-    options = {("options", name) for name in defaulted}
+    options = {("options", name) for name in DEFAULTED}
     for path in _paths(document):
         changed = copy.deepcopy(document)
         inner = changed

@@ -137,6 +137,8 @@ def test_a_loop_of_links_is_refused(moeplan: Moeplan, tmp_path: Path) -> None:
         ("--local-target", "1.5", "BAD_OPTION"),
         ("--max-imbalance", "0.5", "BAD_OPTION"),
         ("--capacity-factor", "0", "BAD_OPTION"),
+        ("--max-overflow", "1.5", "BAD_OPTION"),
+        ("--max-overflow", "-0.1", "BAD_OPTION"),
         ("--holdout", "1.2", "BAD_OPTION"),
         ("--window-by", "weeks", "BAD_OPTION"),
         ("--seed", "-1", "BAD_OPTION"),

@@ -17,7 +17,7 @@ from placement.layout import Layout, layout_from_hosts
 from placement.problem import Objective, Problem
 from placement.score import score
 from placement.solution import Status
-from placement.solver import solve, solve_within_shares
+from placement.solver import fit, solve, solve_within_shares
 from placement.topology import Topology
 from tests.placement.bounds.brute_force import layouts_without_duplicates
 from tests.placement.bounds.tiny_problems import tiny_problem
@@ -68,7 +68,7 @@ def test_what_is_proven_impossible_is_refused_with_what_would_do() -> None:
         solve(problem)
     assert caught.value.remedies == (
         "allow --max-overflow 0.3875 or more",
-        "raise --capacity-factor above 2.4",
+        "raise --capacity-factor to 2.4 or more",
         "give 2 slots per GPU or more",
     )
     assert (
@@ -161,3 +161,13 @@ def test_balance_keeps_the_limit_too() -> None:
     problem = replace(two_layers(), capacity_factor=1.02, max_overflow=0.0005, objective=Objective.BALANCE)
     solution = solve(problem)
     assert (overflow(problem, solution.layout) <= 0.0005 + 1e-8) == (UNREACHABLE not in codes(solution))
+
+
+def test_fit_goes_on_past_slots_with_which_the_limit_cannot_be_kept() -> None:
+    demand = Demand.uniform([[70, 10, 10, 10]])
+    problem = Problem(demand, Topology(4), 1, max_imbalance=4, max_overflow=0.0, capacity_factor=1.25)
+    slots, solution = fit(problem, local_target=0.1)
+    assert slots == 2
+    assert overflow(replace(problem, slots_per_gpu=slots), solution.layout) <= 1e-8
+    with pytest.raises(Infeasible):
+        fit(problem, local_target=0.1, most_slots_per_gpu=1)
