@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from placement.demand import Demand
-from placement.errors import BadModelConfig, BadTopology
+from placement.errors import BadTopology
 from placement.model_shape import ModelShape
 from placement.notice import Notice
 from placement.topology import Topology, flat_or_nodes, from_cost_matrix
 from profiler.inputs import OpenedInput, open_inputs
 from profiler.json_file import read_json
+from profiler.model_file import read_model_config
 from profiler.readers.options import ReadOptions
 from profiler.token_stream import RecordedTokens
 from profiler.trace import TraceHeader
@@ -64,11 +65,8 @@ def read_options(
 
 
 def read_model(path: Path) -> ModelShape:
-    """Parse a Hugging Face ``config.json``."""
-    config = read_json(path)
-    if not isinstance(config, dict):
-        raise BadModelConfig(f"{path.name} holds {type(config).__name__}; a JSON object is needed.")
-    return ModelShape.from_config(config)
+    """Read a Hugging Face ``config.json`` or a model that comes with moeplan."""
+    return ModelShape.from_config(read_model_config(path))
 
 
 def read_topology(path: Path | None, *, gpus: int, nodes: int) -> tuple[Topology, list[Notice]]:

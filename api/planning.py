@@ -14,6 +14,7 @@ from api.workers import Crew, FanOut, Workers, open_workers
 from placement.comparison import Traces
 from placement.dispatch import Dispatch
 from placement.errors import BadOption
+from placement.hardware import Phase
 from placement.layout import Layout
 from placement.notice import Notice
 from placement.plan import Plan
@@ -21,9 +22,12 @@ from placement.plan_header import PlanInput, PlannedModel, PlanOptions, SlotsFro
 from placement.planner import Effort, Setting, make_plan, solve_problem, solve_with_pareto
 from placement.problem import LocalScope, Objective, Problem
 from placement.slots import smallest_slots_per_gpu
+from placement.step_time import USUAL_TOKENS, Step
 from placement.tokens import WindowTokens
 from placement.topology import MAX_GPUS, Topology
 from profiler.formats import read_layout
+from profiler.hardware import read_hardware
+from profiler.model_file import model_names
 from profiler.readers.options import ReadOptions
 
 DEFAULT_LOCAL_TARGET = 0.6
@@ -72,6 +76,9 @@ class PlanRequest:
     max_moved_bytes: int | None = None
     pareto: bool = False
     max_overflow: float | None = None
+    hardware: str | None = None
+    step_phase: Phase | None = None
+    step_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.local_target is not None and not 0 < self.local_target <= 1:
@@ -227,6 +234,7 @@ def _prepare(paths: Sequence[Path], read: ReadOptions, request: PlanRequest) -> 
         expert_bytes=request.expert_bytes,
         notices=(*notices, *loaded.notices, *_live_notice(request, gpus)),
         traces=traces,
+        step=step_of(request, read),
     )
     return _problem(request, loaded, topology), setting
 
@@ -287,6 +295,27 @@ def _target(request: PlanRequest) -> float:
     return DEFAULT_LOCAL_TARGET if request.local_target is None else request.local_target
 
 
+def step_of(request: PlanRequest, read: ReadOptions) -> Step | None:
+    """Return the step that times are predicted for, None without hardware."""
+    if request.hardware is None:
+        if request.step_phase is not None or request.step_tokens is not None:
+            raise BadOption("--step-phase and --step-tokens need --hardware, the profile to predict times with.")
+        return None
+    if read.model is None:
+        raise BadOption(
+            "--hardware needs --model: the size of an expert and top-k, from a config.json or one of "
+            f"{', '.join(model_names())}."
+        )
+    phase: Phase = request.step_phase or request.phase or "prefill"
+    return Step(
+        hardware=read_hardware(request.hardware),
+        phase=phase,
+        expert=read.model.expert,
+        top_k=read.model.top_k,
+        tokens_per_gpu=USUAL_TOKENS[phase] if request.step_tokens is None else request.step_tokens,
+    )
+
+
 def _options(request: PlanRequest) -> PlanOptions:
     return PlanOptions(
         objective=request.objective,
@@ -304,6 +333,7 @@ def _options(request: PlanRequest) -> PlanOptions:
         max_moved_slots=request.most_moved_slots,
         sample_tokens=request.sample_tokens,
         max_overflow=request.max_overflow,
+        hardware=request.hardware,
     )
 
 

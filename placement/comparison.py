@@ -18,7 +18,8 @@ from placement.metrics import Metrics
 from placement.notice import Notice
 from placement.plan import PlanMetrics
 from placement.problem import Problem
-from placement.score import loads_WLG, score, score_tokens
+from placement.score import loads_WLG, moe_layer_time, score, score_tokens
+from placement.step_time import MoeLayerTime, Step
 from placement.tokens import TokenStream
 
 OURS = "moeplan"
@@ -76,6 +77,7 @@ def compare(
     seed: int = 0,
     expert_groups: int | None = None,
     traces: Traces = NO_TRACES,
+    step: Step | None = None,
 ) -> Comparison:
     """Score the planned layout beside every baseline.
 
@@ -93,6 +95,8 @@ def compare(
         Router groups of the model, for hierarchical EPLB on several nodes.
     traces
         Token traces of the same demand, for copies per token and active experts.
+    step
+        What to predict the time of a MoE layer for; None to leave it out.
     """
     present = {} if problem.current is None else {CURRENT: problem.current}
     baselines = {name: make(problem, seed=seed) for name, make in BASELINES.items()}
@@ -127,6 +131,7 @@ def compare(
             planned_on[name],
             moved_slots=diff(before, layout, moe_layers=problem.demand.moe_layers).moved_slots,
             holdout=judged.get(name),
+            moe_layer=_time(layout, problem, step=step) if step else None,
         )
         for name, layout in layouts.items()
     }
@@ -166,3 +171,7 @@ def _imbalance(layout: Layout, problem: Problem) -> float:
 
 def _score(layout: Layout, problem: Problem, demand: Demand, *, capacity_factor: float) -> Metrics:
     return score(layout, demand, problem.topology, dispatch=problem.dispatch, capacity_factor=capacity_factor)
+
+
+def _time(layout: Layout, problem: Problem, *, step: Step) -> MoeLayerTime:
+    return moe_layer_time(layout, problem.demand, problem.topology, dispatch=problem.dispatch, step=step)

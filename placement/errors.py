@@ -15,9 +15,11 @@
           |    |   DuplicateOnDevice                               (layout)
           |    +-- BadPlan                                          (plan)
           |    +-- BadModelConfig                                   (model shape)
+          |    +-- BadHardwareProfile                               (hardware profile)
           |    +-- GroupsNotDivisible                              (expert groups of a baseline)
           |    +-- BadOption                                        (options of a problem)
           +-- Infeasible               the values are fine, but no layout meets all of them
+               +-- NotEnoughMemory     the experts, or the cache beside them, do not fit into the GPUs
 
 ``code`` is the class name in capitals (``SlotsNotDivisible`` -> ``SLOTS_NOT_DIVISIBLE``), the same
 on the command line, over REST and in plan files. The class docstring is the default message.
@@ -138,6 +140,10 @@ class BadModelConfig(InvalidInput):
     """The model configuration lacks what is needed, or describes no Mixture-of-Experts model."""
 
 
+class BadHardwareProfile(InvalidInput):
+    """The hardware profile lacks a figure, or one of them is not what it must be."""
+
+
 class GroupsNotDivisible(InvalidInput):
     """Expert groups do not divide the experts, or the nodes do not divide the groups."""
 
@@ -148,3 +154,7 @@ class BadOption(InvalidInput):
 
 class Infeasible(PlacementError):
     """No layout meets all limits."""
+
+
+class NotEnoughMemory(Infeasible):
+    """The weights, or the key-value cache beside them, do not fit into the memory of the GPUs."""

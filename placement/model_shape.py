@@ -3,13 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from placement.errors import BadModelConfig
+from placement.weight_formats import Arithmetic, Quantisation
 
 EXPERT_KEYS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
 TOP_K_KEYS = ("num_experts_per_tok", "moe_topk", "num_experts_per_token", "experts_per_token")
+
+
+EXPERT_WIDTH_KEYS = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
+
+
+@dataclass(frozen=True)
+class ExpertShape:
+    """One routed expert: gate and up projection [width, hidden] and down projection [hidden, width].
+
+    Attributes
+    ----------
+    hidden, width : int
+        Values of a token, and between the projections.
+    weight_bytes : int
+        Of one expert in one layer, scales included.
+    arithmetic : {"bf16", "fp8"}
+    """
+
+    hidden: int
+    width: int
+    weight_bytes: int
+    arithmetic: Arithmetic = "bf16"
+
+    @property
+    def flops_per_row(self) -> int:
+        """Floating-point operations for one routed token: a multiplication and an addition per weight."""
+        return 6 * self.hidden * self.width
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> ExpertShape:
+        """Read a ``config.json`` that was parsed to a mapping; raises BadModelConfig naming what is missing."""
+        config = text_config(config)
+        hidden, width = _positive(config, ("hidden_size",)), _positive(config, EXPERT_WIDTH_KEYS)
+        packed = Quantisation.from_config(config).experts
+        weight_bytes = packed.matrix_bytes(2 * width, hidden) + packed.matrix_bytes(hidden, width)
+        if has_expert_biases(config):
+            weight_bytes += int((2 * width + hidden) * Quantisation.from_config(config).plain.bytes_per_weight)
+        return cls(hidden, width, weight_bytes, packed.arithmetic)
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the language model's part of a multimodal configuration."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, Mapping) and "num_hidden_layers" in inner else config
+
+
+def has_expert_biases(config: Mapping[str, Any]) -> bool:
+    return config.get("model_type") == "gpt_oss"
 
 
 @dataclass(frozen=True)
@@ -31,6 +80,8 @@ class ModelShape:
     expert_groups : int or None
         Groups of the router's group-limited selection.
     name : str
+    config : mapping
+        The language model's configuration, empty where the shape did not come from one.
     """
 
     layers: int
@@ -40,6 +91,12 @@ class ModelShape:
     draft_layers: int = 0
     expert_groups: int | None = None
     name: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def expert(self) -> ExpertShape:
+        """How large an expert is; raises BadModelConfig where the configuration does not say."""
+        return ExpertShape.from_config(self.config)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], *, name: str = "") -> ModelShape:
@@ -50,8 +107,7 @@ class ModelShape:
         BadModelConfig
             Naming the key that is missing or out of range.
         """
-        inner = config.get("text_config")
-        config = inner if isinstance(inner, Mapping) and "num_hidden_layers" in inner else config
+        config = text_config(config)
         layers = _positive(config, ("num_hidden_layers",))
         experts = _positive(config, EXPERT_KEYS)
         top_k = _positive(config, TOP_K_KEYS)
@@ -69,6 +125,7 @@ class ModelShape:
             draft_layers=_whole(config, "num_nextn_predict_layers"),
             expert_groups=groups if isinstance(groups, int) and groups > 1 else None,
             name=name or str(config.get("_name_or_path") or config.get("model_type") or ""),
+            config=config,
         )
 
 

@@ -76,6 +76,8 @@ class PlanOptions:
         Tokens that copies were counted for, None for all of the recording.
     max_overflow : float or None
         Cap on the overflow share of every window at ``capacity_factor``, None for no cap.
+    hardware : str or None
+        Name of the hardware profile that times were predicted with.
     """
 
     objective: Objective
@@ -93,3 +95,4 @@ class PlanOptions:
     max_moved_slots: int | None = None
     sample_tokens: int | None = None
     max_overflow: float | None = None
+    hardware: str | None = None

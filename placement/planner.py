@@ -18,6 +18,7 @@ from placement.problem import LocalScope, Problem
 from placement.score import loads_WLG
 from placement.solution import Solution, Status
 from placement.solver import MapTasks, fit, solve, solve_within_shares
+from placement.step_time import Step
 
 OVERFLOW_TOLERANCE = 1e-8
 """Overflow shares that differ by less are equal."""
@@ -66,6 +67,8 @@ class Setting:
         Warnings from reading the inputs.
     traces : Traces
         Token traces of the demand planned from and judged on.
+    step : Step or None
+        What to predict the time of a MoE layer for, where hardware was given.
     """
 
     model: PlannedModel
@@ -77,6 +80,7 @@ class Setting:
     expert_bytes: int | None = None
     notices: tuple[Notice, ...] = ()
     traces: Traces = NO_TRACES
+    step: Step | None = None
 
 
 def solve_problem(
@@ -138,6 +142,7 @@ def make_plan(problem: Problem, solution: Solution, setting: Setting, *, moving_
         seed=options.seed,
         expert_groups=setting.expert_groups,
         traces=setting.traces,
+        step=setting.step,
     )
     rows = dict(comparison.rows)
     metrics = rows.pop(OURS)

@@ -49,7 +49,10 @@ SourcesMode = Annotated[
 ModelConfig = Annotated[
     Path | None,
     typer.Option(
-        "--model", help="The model's config.json: tells layer rows and fused shared experts apart.", show_default=False
+        "--model",
+        help="The model's config.json, or a name like deepseek-v3 (a wrong one lists all): tells layer rows and fused "
+        "shared experts apart, and how large an expert is.",
+        show_default=False,
     ),
 ]
 Experts = Annotated[

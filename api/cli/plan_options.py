@@ -128,6 +128,25 @@ DraftRedundant = Annotated[
 Phase = Annotated[
     Literal["prefill", "decode"] | None, typer.Option(help="Use only this phase's traffic.", show_default=False)
 ]
+Hardware = Annotated[
+    str | None,
+    typer.Option(
+        help="Predict the time of a MoE layer with this profile: h100, h200, h20, b200, or a file that moeplan "
+        "calibrate wrote. Needs --model.",
+        show_default=False,
+    ),
+]
+StepPhase = Annotated[
+    Literal["prefill", "decode"] | None,
+    typer.Option(help="Whose kernels the time is predicted for; without it --phase, else prefill.", show_default=False),
+]
+StepTokens = Annotated[
+    int | None,
+    typer.Option(
+        help="Tokens of a step per GPU, for the predicted time (default: 8192 in prefill, 128 in decode).",
+        show_default=False,
+    ),
+]
 LiveGpus = Annotated[
     str | None, typer.Option(help="Plan for the GPUs left after failures, like 0,1,3.", show_default=False)
 ]
@@ -164,6 +183,9 @@ class PlanFlags:
     draft_experts: DraftExperts = None
     draft_redundant: DraftRedundant = None
     live_gpus: LiveGpus = None
+    hardware: Hardware = None
+    step_phase: StepPhase = None
+    step_tokens: StepTokens = None
     time_limit_s: TimeLimit = None
     seed: cli.Seed = 0
     threads: Threads = 1

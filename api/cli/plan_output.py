@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from api.cli.output import TextTable, capacity_table, metrics_table, number, print_notices, print_table, windows_table
+from api.time_words import microseconds, time_sentences
 from placement.comparison import OURS
-from placement.plan import Plan
+from placement.plan import Plan, PlanMetrics
 from placement.problem import LocalScope
+
+TIME_COLUMNS = ("moe_layer_us", "experts_us", "all_to_all_us", "worst window_us")
 
 
 def print_plan(plan: Plan) -> None:
@@ -25,8 +30,20 @@ def print_plan(plan: Plan) -> None:
         print_table(windows_table(plan.metrics))
     if plan.pareto:
         print_table(_moves_table(plan))
+    if plan.metrics.moe_layer is not None:
+        print_table(_times_table(rows))
     print(_verdict(plan))
     print_notices([notice.to_dict() for notice in plan.notices])
+
+
+def _times_table(rows: Mapping[str, PlanMetrics]) -> TextTable:
+    """Build the table of predicted times."""
+    table = TextTable("layout", *TIME_COLUMNS, title="predicted time of a MoE layer, in microseconds")
+    for name, row in rows.items():
+        if (time := row.moe_layer) is not None:
+            values = (time.moe_layer_s, time.expert_s, time.all_to_all_s, time.worst_window_s)
+            table.add_row(name, *(microseconds(value) for value in values))
+    return table
 
 
 def _moves_table(plan: Plan) -> TextTable:
@@ -74,6 +91,7 @@ def _verdict(plan: Plan) -> str:
             *(f"proven: {each}" for each in proven),
             f"local share {local}: the target of {target:.0%} is {'reached' if reached else 'missed'}{planned_on}",
             f"imbalance of the worst window {number(worst)}, limit {cap:.4g}{_overflow(plan)}",
+            *(f"time: {each}" for each in time_sentences(plan)),
             f"moves {plan.moves.moved_slots} of {slots} slots from the {plan.moves.before} layout{allowed}",
         )
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from api.report.numbers import byte_size, count, fine_percent, percent, points, ratio
+from api.time_words import time_sentences
 from placement.metrics import Metrics
 from placement.plan import Plan
 from placement.problem import LocalScope, Objective
@@ -46,7 +47,13 @@ def verdict(plan: Plan) -> Verdict:
     local, balance = _local_sentence(plan), _balance_sentence(plan.metrics)
     balance_first = plan.options.objective is Objective.BALANCE or plan.local is None
     headline, second = (balance, local) if balance_first else (local, balance)
-    details = [second, _proof_sentence(plan), *_cap_sentence(plan), *_holdout_sentence(plan)]
+    details = [
+        second,
+        _proof_sentence(plan),
+        *_cap_sentence(plan),
+        *_holdout_sentence(plan),
+        *(f"{each[0].upper()}{each[1:]}." for each in time_sentences(plan)),
+    ]
     return Verdict(headline, tuple(each for each in details if each), _basis_sentence(plan))
 
 

@@ -1,0 +1,108 @@
+"""Predicted times beside a plan: what is printed, kept and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from profiler.plan_file import read_plan
+from profiler.recordings import MIXED, recording_path
+from tests.api.cli.command import Moeplan, write_json
+
+GPUS, SLOTS = 4, 16
+
+
+@pytest.fixture(scope="module")
+def recording() -> Path:
+    return recording_path(MIXED)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Experts of the size of Qwen3-30B's."""
+    shape = {"hidden_size": 2048, "moe_intermediate_size": 768, "num_experts": 32, "num_experts_per_tok": 4}
+    return write_json(tmp_path / "config.json", {**shape, "num_hidden_layers": 6})
+
+
+@pytest.fixture
+def arguments(recording: Path, model: Path, tmp_path: Path) -> list[object]:
+    return [
+        "plan", recording, "--gpus", GPUS, "--slots-per-gpu", SLOTS, "--model", model, "--hardware", "h200", "--out",
+        tmp_path / "plan.json",
+    ]  # fmt: skip
+
+
+def test_every_layout_has_its_time_and_the_plan_keeps_it(
+    moeplan: Moeplan, arguments: list[object], tmp_path: Path
+) -> None:
+    ran = moeplan(*arguments, "--json")
+    assert ran.code == 0
+    rows = {**ran.json["baselines"], "moeplan": ran.json["metrics"]}
+    for row in rows.values():
+        time = row["moe_layer"]
+        assert (time["hardware"], time["phase"], time["tokens_per_gpu"]) == ("h200", "prefill", 8192)
+        assert time["basis"] == "counts"
+        assert time["moe_layer_s"] == pytest.approx(time["expert_s"] + time["all_to_all_s"])
+    kept = read_plan(tmp_path / "plan.json")
+    assert kept.options.hardware == "h200"
+    assert kept.metrics.moe_layer is not None
+    assert kept.metrics.moe_layer.moe_layer_s == rows["moeplan"]["moe_layer"]["moe_layer_s"]
+
+
+def test_the_output_says_what_the_times_rest_on(moeplan: Moeplan, arguments: list[object]) -> None:
+    ran = moeplan(*arguments)
+    assert "predicted time of a MoE layer" in ran.out
+    assert "as if experts were chosen independently" in ran.out
+    assert "the target of 60% pays" in ran.out
+
+
+def test_without_all_to_all_the_output_says_that_locality_has_no_effect(
+    moeplan: Moeplan, arguments: list[object]
+) -> None:
+    ran = moeplan(*arguments, "--dispatch", "even", "--step-phase", "decode", "--step-tokens", 32)
+    assert "without an all-to-all backend locality has no effect on time" in ran.out
+    assert "decode of 32 tokens per GPU" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("--hardware", "h300"), "b200, h100, h20, h200"),
+        (("--step-tokens", 0), "a step has 0 tokens per GPU"),
+    ],
+)
+def test_bad_values_are_refused(
+    moeplan: Moeplan, arguments: list[object], change: tuple[object, ...], sentence: str, tmp_path: Path
+) -> None:
+    ran = moeplan(*arguments, *change)
+    assert ran.code == 2
+    assert sentence in ran.err
+    assert not (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.parametrize(("left_out", "sentence"), [("--model", "--hardware needs --model"), ("--hardware", "need")])
+def test_what_belongs_together_is_asked_for(
+    moeplan: Moeplan, arguments: list[object], left_out: str, sentence: str
+) -> None:
+    at = arguments.index(left_out)
+    ran = moeplan(*arguments[:at], *arguments[at + 2 :], "--step-phase", "decode")
+    assert ran.code == 2
+    assert ran.err.startswith("BAD_OPTION")
+    assert sentence in ran.err
+
+
+def test_a_model_that_does_not_say_how_large_an_expert_is(
+    moeplan: Moeplan, arguments: list[object], model: Path
+) -> None:
+    write_json(model, {"num_experts": 32, "num_experts_per_tok": 4, "num_hidden_layers": 6})
+    ran = moeplan(*arguments)
+    assert (ran.code, ran.err.split(":")[0]) == (2, "BAD_MODEL_CONFIG")
+    assert "hidden_size" in ran.err
+
+
+def test_a_model_is_known_by_its_name(moeplan: Moeplan, arguments: list[object], model: Path) -> None:
+    arguments[arguments.index(model)] = "deepseek-v9"
+    ran = moeplan(*arguments)
+    assert ran.code == 2
+    assert "deepseek-v3" in ran.err
