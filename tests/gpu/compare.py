@@ -64,8 +64,13 @@ def compare_layouts(
     layouts: Mapping[str, Layout],
     prediction: Prediction,
     measurement: Measurement,
+    case: str = "",
 ) -> None:
-    """Push every layout in turn and measure it; every second round goes backwards. The last one stays."""
+    """Push every layout in turn and measure it; every second round goes backwards. The last one stays.
+
+    ``case`` names the traffic in what is found.
+    """
+    where = {"engine": engine.setup.name, "case": case}
     names = list(layouts)
     for number in range(measurement.rounds):
         for name in names if number % 2 == 0 else reversed(names):
@@ -76,17 +81,16 @@ def compare_layouts(
             else:
                 moved = {}
             send(engine, measurement.prefill)  # new shapes of batches are tuned on their first run
-            _time(engine, results, name, number, measurement, moved)
+            _time(engine, results, {**where, "layout": name, "round": number}, measurement, moved)
             if number == 0:
                 counted = count_dispatched(engine, lambda: send(engine, measurement.prefill), phase="prefill")
-                _judge(engine, results, name, layout, prediction, counted)
+                _judge(results, {**where, "layout": name}, layout, prediction, counted)
 
 
 def _time(
     engine: Engine,
     results: Results,
-    name: str,
-    number: int,
+    what: Mapping[str, object],
     measurement: Measurement,
     moved: Mapping[str, float],
 ) -> None:
@@ -101,9 +105,7 @@ def _time(
         rates["decode_tokens_per_s"] = round(measurement.decode.output_tokens / send(engine, measurement.decode))
     results.add(
         "layout times",
-        engine=engine.setup.name,
-        layout=name,
-        round=number,
+        **what,
         steps=times.steps,
         **times.medians(),
         **rates,
@@ -112,7 +114,7 @@ def _time(
 
 
 def _judge(
-    engine: Engine, results: Results, name: str, layout: Layout, prediction: Prediction, counted: Dispatched
+    results: Results, what: Mapping[str, object], layout: Layout, prediction: Prediction, counted: Dispatched
 ) -> None:
     imbalance, local_gpu = predicted(layout, prediction.demand, gpus=layout.gpus, dispatch=prediction.dispatch)
     copies = (
@@ -130,4 +132,4 @@ def _judge(
         figures |= {figure: {"predicted": round(before, 4), "counted": round(after, 4)}}
         if before:
             figures[figure]["relative_error"] = round(after / before - 1, 5)
-    results.add("layout counts", engine=engine.setup.name, layout=name, tokens=counted.tokens, **figures)
+    results.add("layout counts", **what, tokens=counted.tokens, **figures)

@@ -76,6 +76,17 @@ def predicted(layout: Layout, demand: Demand, *, gpus: int, dispatch: Dispatch) 
     return metrics.imbalance, metrics.local_gpu
 
 
+def demand_of(routed: Routed, *, experts: int, gpus: int) -> Demand:
+    """Return the demand of single tokens in one window, by home GPU."""
+    layers = routed.experts_TLK.shape[1]
+    tokens_LSE = np.zeros((layers, gpus, experts), dtype=np.int64)
+    for layer in range(layers):
+        expert_TK = routed.experts_TLK[:, layer]
+        pair_N = (routed.source_T[:, None] * experts + expert_TK).ravel()
+        tokens_LSE[layer] = np.bincount(pair_N, minlength=gpus * experts).reshape(gpus, experts)
+    return Demand(tokens_LSE[None], "measured", ("tokens",))
+
+
 def copies_per_token(layout: Layout, routed: Routed, *, dispatch: Dispatch) -> float:
     """Return how many other GPUs a token goes to per layer, by moeplan's ruler on single tokens."""
     topology, _notices = flat_or_nodes(gpus=layout.gpus, nodes=1)

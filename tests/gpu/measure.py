@@ -15,6 +15,7 @@ from placement.layout import Layout
 from profiler.engine.client import EngineClient
 from profiler.engine.contract_demand import DemandOptions
 from profiler.engine.contract_push import PushRequest
+from tests.gpu.layouts import demand_of
 from tests.gpu.server import Engine
 from tests.gpu.traffic import Routed
 
@@ -51,18 +52,13 @@ def record_demand(client: EngineClient, traffic: Callable[[], object], *, phase:
 
 def difference(demand: Demand, routed: Routed) -> dict[str, int]:
     """Say how recorded demand differs from what the same requests say of themselves, in pairs of token and expert."""
-    layers, experts = demand.layers, demand.experts
-    counts_LSE = np.zeros(demand.tokens_WLSE.shape[1:], dtype=np.int64)
-    for layer in range(layers):
-        source_TK = np.broadcast_to(routed.source_T[:, None], routed.experts_TLK[:, layer].shape)
-        np.add.at(counts_LSE[layer], (source_TK, routed.experts_TLK[:, layer]), 1)
     recorded_LSE = demand.tokens_WLSE.sum(axis=0)
+    _layers, sources, experts = recorded_LSE.shape
+    asked_LSE = demand_of(routed, experts=experts, gpus=sources).tokens_WLSE[0]
     return {
         "recorded_pairs": int(recorded_LSE.sum()),
-        "requests_pairs": int(counts_LSE.sum()),
-        "pairs_apart": int(np.abs(recorded_LSE - counts_LSE).sum()) // 2,
-        "layers": layers,
-        "experts": experts,
+        "requests_pairs": int(asked_LSE.sum()),
+        "pairs_apart": int(np.abs(recorded_LSE - asked_LSE).sum()) // 2,
     }
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.gpu.server import Engine
+
 
 @dataclass
 class Results:
@@ -48,6 +50,19 @@ class Results:
             lines.write(line + "\n")
         self.say(line if len(line) <= 700 else f"{line[:700]}...")
 
+    def add_requests(self, engine: Engine) -> None:
+        """Keep how many requests an engine was sent and how many failed, and count anew from here."""
+        self.add(
+            "requests",
+            engine=engine.setup.name,
+            start_s=round(engine.start_s, 1),
+            requests=engine.requests,
+            failed=engine.failed,
+            failures=engine.failures[:3],
+        )
+        engine.requests = engine.failed = 0
+        engine.failures.clear()
+
     def of(self, kind: str) -> list[dict[str, Any]]:
         """Return the findings of a kind, in order."""
         return [finding for finding in self.found if finding["kind"] == kind]
@@ -56,24 +71,36 @@ class Results:
 Stage = Callable[[], None]
 
 
-def run_stages(stages: Sequence[tuple[str, Stage]], results: Results, *, wanted: Sequence[str]) -> None:
-    """Run the wanted stages in order; a failure ends its own stage only, and is a finding."""
+def run_stages(
+    stages: Sequence[tuple[str, Stage]],
+    results: Results,
+    *,
+    wanted: Sequence[str],
+    table: Callable[[Sequence[dict[str, Any]]], str],
+) -> None:
+    """Run the wanted stages in order; a failure ends its own stage only, and is a finding.
+
+    After every stage ``table.md`` is written anew.
+    """
     for name, stage in stages:
         if name not in wanted:
             continue
-        if results.elapsed_s > results.budget_s:
-            results.add("stage", stage=name, status="skipped", reason=f"the budget of {results.budget_s:g} s is spent")
-            continue
-        started_s = results.elapsed_s
-        try:
-            stage()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other stages still have something to find
-            results.failed_stages.append(name)
-            text = "".join(traceback.format_exception(error))[-4000:]
-            results.add("stage", stage=name, status="failed", reason=str(error)[:600])
-            print(text, flush=True)
-        else:
-            results.add("stage", stage=name, status="done", took_s=round(results.elapsed_s - started_s, 1))
+        results.add("stage", stage=name, **_outcome(stage, name, results))
+        (results.folder / "table.md").write_text(table(results.found))
+
+
+def _outcome(stage: Stage, name: str, results: Results) -> dict[str, Any]:
+    """Run a stage and say how it ended."""
+    started_s = results.elapsed_s
+    if started_s > results.budget_s:
+        return {"status": "skipped", "reason": f"the budget of {results.budget_s:g} s is spent"}
+    try:
+        stage()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other stages still have something to find
+        print("".join(traceback.format_exception(error))[-4000:], flush=True)
+        results.failed_stages.append(name)
+        return {"status": "failed", "reason": str(error)[:600] or type(error).__name__}
+    return {"status": "done", "took_s": round(results.elapsed_s - started_s, 1)}
 
 
 def read_results(file: Path) -> list[dict[str, Any]]:

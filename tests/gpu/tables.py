@@ -22,7 +22,7 @@ def two_gpu_table(found: Sequence[Finding]) -> str:
     parts = [f"## Acceptance on two GPUs, {datetime.now(UTC):%Y-%m-%d}\n"]
     parts += [f"Rehearsal: {finding['detail']}.\n" for finding in _of(found, "rehearsal")]
     parts += [loops(found), pushes(found), recording(found)]
-    parts += [layouts(found, engine) for engine in _engines(found)]
+    parts += [layouts(found, *where) for where in _places(found)]
     parts += [requests(found), stages(found)]
     return "\n".join(part for part in parts if part)
 
@@ -101,10 +101,11 @@ def recording(found: Sequence[Finding]) -> str:
     return markdown(("phase", "pairs", "tokens/s off", "on / off (median)", "95 % interval"), rows) if rows else ""
 
 
-def layouts(found: Sequence[Finding], engine: str) -> str:
-    """Layouts on one engine: predicted and counted, and times by round."""
-    times = [one for one in _of(found, "layout times") if one["engine"] == engine]
-    counts = {one["layout"]: one for one in _of(found, "layout counts") if one["engine"] == engine}
+def layouts(found: Sequence[Finding], engine: str, case: str) -> str:
+    """Layouts on one engine under one kind of traffic: predicted and counted, and times by round."""
+    where = (engine, case)
+    times = [one for one in _of(found, "layout times") if (one["engine"], one["case"]) == where]
+    counts = {one["layout"]: one for one in _of(found, "layout counts") if (one["engine"], one["case"]) == where}
     rows = []
     for name in dict.fromkeys(one["layout"] for one in times):
         same = [one for one in times if one["layout"] == name]
@@ -124,7 +125,7 @@ def layouts(found: Sequence[Finding], engine: str) -> str:
         *("combine ms", "prefill tok/s", "decode tok/s", "push ms"),
     )
     note = "Predicted / counted; times are medians of each round, parts summed over layers.\n"
-    return f"### Engine {engine}\n\n{markdown(head, rows)}\n{note}" if rows else ""
+    return f"### Engine {engine}{', ' + case if case else ''}\n\n{markdown(head, rows)}\n{note}" if rows else ""
 
 
 def requests(found: Sequence[Finding]) -> str:
@@ -144,8 +145,8 @@ def stages(found: Sequence[Finding]) -> str:
     return "".join(lines)
 
 
-def _engines(found: Sequence[Finding]) -> list[str]:
-    return list(dict.fromkeys(one["engine"] for one in _of(found, "layout times")))
+def _places(found: Sequence[Finding]) -> list[tuple[str, str]]:
+    return list(dict.fromkeys((one["engine"], one["case"]) for one in _of(found, "layout times")))
 
 
 def _of(found: Sequence[Finding], kind: str) -> list[Finding]:

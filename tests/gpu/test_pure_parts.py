@@ -174,15 +174,16 @@ def test_a_failed_stage_ends_nothing_else_and_every_finding_is_on_disk(tmp_path:
         results.add("push", how="one go", gap_ms=3.0)
         raise RuntimeError("no such engine")
 
-    run_stages([("one", fails), ("two", lambda: results.add("link")), ("three", fails)], results, wanted=["one", "two"])
+    stages = [("one", fails), ("two", lambda: results.add("link")), ("three", fails)]
+    run_stages(stages, results, wanted=["one", "two"], table=two_gpu_table)
     kinds = [(finding["kind"], finding.get("status")) for finding in read_results(tmp_path / "results.jsonl")]
     assert kinds == [("push", None), ("stage", "failed"), ("link", None), ("stage", "done")]
-    assert "Stage one failed: no such engine" in two_gpu_table(results.found)
+    assert "Stage one failed: no such engine" in (tmp_path / "table.md").read_text()
 
 
 def test_stages_beyond_the_budget_are_skipped_and_named(tmp_path: Path) -> None:
     results = Results(tmp_path, budget_s=-1.0)
-    run_stages([("one", lambda: None)], results, wanted=["one"])
+    run_stages([("one", lambda: None)], results, wanted=["one"], table=two_gpu_table)
     assert results.of("stage")[0]["status"] == "skipped"
     assert "Stage one skipped" in two_gpu_table(results.found)
 

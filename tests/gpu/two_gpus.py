@@ -126,16 +126,7 @@ class TwoGpus:
             work(engine)
         finally:
             if engine is not None:
-                self._results.add(
-                    "requests",
-                    engine=setup.name,
-                    start_s=round(engine.start_s, 1),
-                    requests=engine.requests,
-                    failed=engine.failed,
-                    failures=engine.failures[:3],
-                )
-                engine.requests = engine.failed = 0
-                engine.failures.clear()
+                self._results.add_requests(engine)
             if stop:
                 self._pool.stop(setup.name)
 
@@ -236,11 +227,10 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         machine, scale = gpu_machine(options.root, gpus=GPUS), GPU_SCALE
     with EnginePool(machine, options.out) as pool:
-        run = TwoGpus(machine, scale, results, pool, model=options.model, extra=options.server_argument)
-        run_stages(run.stages(wanted), results, wanted=wanted)
-    table = two_gpu_table(results.found)
-    (options.out / "table.md").write_text(table)
-    print(table, flush=True)
+        model = options.model.resolve() if options.model else None
+        run = TwoGpus(machine, scale, results, pool, model=model, extra=options.server_argument)
+        run_stages(run.stages(wanted), results, wanted=wanted, table=two_gpu_table)
+    print(two_gpu_table(results.found), flush=True)
     failed_requests = sum(finding["failed"] for finding in results.of("requests"))
     return 1 if results.failed_stages or failed_requests else 0
 
@@ -252,7 +242,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--root", type=Path, default=Path(tempfile.gettempdir()) / "moeplan-gpu")
     parser.add_argument("--stages", default=",".join(STAGES))
-    parser.add_argument("--budget-seconds", type=float, default=500.0)
+    parser.add_argument("--budget-seconds", type=float, default=460.0)
     parser.add_argument("--server-argument", action="append", default=[], help="one more word for every engine")
     return parser
 
