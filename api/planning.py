@@ -236,7 +236,7 @@ def _prepare(paths: Sequence[Path], read: ReadOptions, request: PlanRequest) -> 
         traces=traces,
         step=step_of(request, read),
     )
-    return _problem(request, loaded, topology), setting
+    return _problem(request, loaded, topology, read), setting
 
 
 def _load(
@@ -253,7 +253,7 @@ def _load(
     )
 
 
-def _problem(request: PlanRequest, loaded: LoadedDemand, topology: Topology) -> Problem:
+def _problem(request: PlanRequest, loaded: LoadedDemand, topology: Topology, read: ReadOptions) -> Problem:
     experts, gpus = loaded.demand.require_not_empty().experts, topology.gpus
     require_live_slots(experts=experts, slots_per_gpu=request.slots_per_gpu, live=gpus, gpus=request.gpus)
     slots = slots_from_options(
@@ -275,18 +275,22 @@ def _problem(request: PlanRequest, loaded: LoadedDemand, topology: Topology) -> 
         local_scope=request.local_scope,
         max_imbalance=request.max_imbalance,
         dispatch=request.dispatch,
-        current=_current(request, loaded, topology),
+        current=_current(request, loaded, topology, read),
         max_moved_slots=request.most_moved_slots,
         max_overflow=request.max_overflow,
         capacity_factor=request.capacity_factor,
     )
 
 
-def _current(request: PlanRequest, loaded: LoadedDemand, topology: Topology) -> Layout | None:
+def _current(request: PlanRequest, loaded: LoadedDemand, topology: Topology, read: ReadOptions) -> Layout | None:
     if request.current is None:
         return None
     layout, _ = read_layout(
-        request.current, gpus=topology.gpus, experts=loaded.demand.experts, layers=loaded.demand.layers
+        request.current,
+        gpus=topology.gpus,
+        experts=loaded.demand.experts,
+        layers=loaded.demand.layers,
+        model=read.model,
     )
     return layout
 

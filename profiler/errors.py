@@ -4,7 +4,7 @@
 
     ProfilerError                      one sentence with a code, like everything in ``placement.errors``
      +-- InputNotFound, OutputNotWritable, AddressNotAvailable
-     +-- ExportFormatUnknown, ExportNameInvalid
+     +-- ExportFormatUnknown, ExportNameInvalid, ExportNeedsModel
      +-- UnreadableInput               a file is not what it should be
      |    +-- UnknownFormat, UnreadableDump, UnsafePickle, ArchiveInflates, TraceVersionUnknown
      |    +-- BadJson, PlanVersionUnknown, PlanHashMismatch
@@ -45,6 +45,10 @@ class ExportFormatUnknown(ProfilerError):
 
 class ExportNameInvalid(ProfilerError):
     """The engine would not take a file of this name for a layout."""
+
+
+class ExportNeedsModel(ProfilerError):
+    """This engine's format needs the model's configuration."""
 
 
 class AddressNotAvailable(ProfilerError):

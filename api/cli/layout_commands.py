@@ -9,19 +9,23 @@ import typer
 
 from api.cli import options as cli
 from api.cli.output import TextTable, print_json, print_line, print_notices, print_table
-from api.loading import read_topology
+from api.loading import read_model, read_topology
 from api.report import render_report
 from placement.diff import diff as diff_layouts
 from profiler.files import write_text
-from profiler.formats import export_layout, read_layout
+from profiler.formats import EXPORTERS, export_layout, read_layout
 from profiler.plan_file import read_plan
 
 PlanFile = Annotated[Path, typer.Argument(help="Plan written by moeplan plan.", show_default=False)]
 
 
 def diff(
-    layout_a: Annotated[Path, typer.Argument(help="Layout before: moeplan plan or SGLang JSON.", show_default=False)],
-    layout_b: Annotated[Path, typer.Argument(help="Layout after: moeplan plan or SGLang JSON.", show_default=False)],
+    layout_a: Annotated[
+        Path, typer.Argument(help="Layout before: moeplan plan or an engine's layout file.", show_default=False)
+    ],
+    layout_b: Annotated[
+        Path, typer.Argument(help="Layout after: moeplan plan or an engine's layout file.", show_default=False)
+    ],
     gpus: cli.Gpus,
     nodes: cli.Nodes = 1,
     experts: cli.Experts = None,
@@ -35,12 +39,14 @@ def diff(
             "--relabel-gpus", help="Count the moves after the renumbering of GPUs that moves least; --json says which."
         ),
     ] = False,
+    model: cli.ModelConfig = None,
     as_json: cli.Json = False,
 ) -> None:
     """Say which slots change their expert between two layouts, and what moving them costs."""
     topology, notices = read_topology(None, gpus=gpus, nodes=nodes)
-    before, found_a = read_layout(layout_a, gpus=gpus, experts=experts)
-    after, found_b = read_layout(layout_b, gpus=gpus, experts=experts or before.experts)
+    shape = None if model is None else read_model(model)
+    before, found_a = read_layout(layout_a, gpus=gpus, experts=experts, model=shape)
+    after, found_b = read_layout(layout_b, gpus=gpus, experts=experts or before.experts, model=shape)
     difference = diff_layouts(before, after, topology, expert_bytes=expert_bytes, relabel_gpus=relabel_gpus)
     warnings = [notice.to_dict() for notice in (*notices, *found_a, *found_b)]
     if as_json:
@@ -57,12 +63,23 @@ def diff(
 
 def export(
     plan: PlanFile,
-    out: Annotated[Path, typer.Option(help="File to write.", show_default=False)],
-    format: Annotated[str, typer.Option("--format", help="The engine's format; there is sglang.")] = "sglang",
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="File to write: .json for sglang and vllm-ascend, .jsonl for vllm, .yaml for tensorrt-llm.",
+            show_default=False,
+        ),
+    ],
+    format: Annotated[
+        str, typer.Option("--format", help=f"The engine whose format it is: {', '.join(EXPORTERS)}.")
+    ] = "sglang",
+    model: cli.ModelConfig = None,
 ) -> None:
-    """Write a plan's layout as the file that an engine loads at start."""
-    export_layout(read_plan(plan).layout, format=format, out=out)
+    """Write a plan's layout as the file that an engine loads at start; all but sglang need --model."""
+    shape = None if model is None else read_model(model)
+    notices = export_layout(read_plan(plan).layout, format=format, out=out, model=shape)
     print_line(f"wrote {out}")
+    print_notices([notice.to_dict() for notice in notices])
 
 
 def report(

@@ -101,7 +101,7 @@ def compare(
 
 @flattened
 def evaluate(
-    layout: Annotated[Path, typer.Argument(help="moeplan plan or SGLang JSON layout.", show_default=False)],
+    layout: Annotated[Path, typer.Argument(help="moeplan plan or an engine's layout file.", show_default=False)],
     inputs: cli.Inputs,
     *,
     gpus: cli.Gpus,
@@ -120,7 +120,13 @@ def evaluate(
     read = read_with.options()
     machine, notices = read_topology(topology, gpus=gpus, nodes=nodes)
     loaded = load_demand(inputs, read, gpus=machine.gpus, window_by=window_by, sources=sources)
-    judged, found = read_layout(layout, gpus=machine.gpus, experts=loaded.demand.experts, layers=loaded.demand.layers)
+    judged, found = read_layout(
+        layout,
+        gpus=machine.gpus,
+        experts=loaded.demand.experts,
+        layers=loaded.demand.layers,
+        model=read.model,
+    )
     metrics = score(
         judged,
         loaded.demand.require_not_empty(),

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from placement.errors import LayoutMismatch
 from placement.layout import Layout
+from placement.model_shape import ModelShape
+from placement.notice import Notice
 from profiler.errors import ExportFormatUnknown, ExportNameInvalid
 from profiler.files import write_bytes
-from profiler.formats import sglang
+from profiler.formats import sglang, tensorrt_llm, vllm, vllm_ascend
 
 
 @dataclass(frozen=True)
@@ -23,18 +24,28 @@ class Exporter:
     suffix : str
         Ending the engine needs to take the file for a layout.
     render : callable
-        From layout to the file's bytes.
+        From layout and model (None where unknown) to the file's bytes.
+    notice : callable or None
+        What a user must know before believing that the engine runs the layout.
     """
 
     suffix: str
-    render: Callable[[Layout], bytes]
+    render: Callable[[Layout, ModelShape | None], bytes]
+    notice: Callable[[Layout], Notice] | None = None
 
 
-EXPORTERS: Mapping[str, Exporter] = MappingProxyType({"sglang": Exporter(sglang.FILE_SUFFIX, sglang.render_map)})
+EXPORTERS: Mapping[str, Exporter] = MappingProxyType(
+    {
+        "sglang": Exporter(sglang.FILE_SUFFIX, sglang.render_map),
+        "vllm": Exporter(vllm.FILE_SUFFIX, vllm.render_map, vllm.notice),
+        "tensorrt-llm": Exporter(tensorrt_llm.FILE_SUFFIX, tensorrt_llm.render_map, tensorrt_llm.notice),
+        "vllm-ascend": Exporter(vllm_ascend.FILE_SUFFIX, vllm_ascend.render_map),
+    }
+)
 """Writers by the name that ``moeplan export --format`` takes."""
 
 
-def export_layout(layout: Layout, *, format: str, out: Path, decoder_layers: int | None = None) -> None:
+def export_layout(layout: Layout, *, format: str, out: Path, model: ModelShape | None = None) -> tuple[Notice, ...]:
     """Write a layout as an engine reads it; the file appears whole or not at all.
 
     Parameters
@@ -45,12 +56,19 @@ def export_layout(layout: Layout, *, format: str, out: Path, decoder_layers: int
         A key of :data:`EXPORTERS`.
     out
         File to write.
-    decoder_layers
-        Decoder layers of the engine's model, None where unknown.
+    model
+        The engine's model, needed by all formats but ``sglang``.
+
+    Returns
+    -------
+    tuple of Notice
+        What the engine may do with the file.
 
     Raises
     ------
-    ExportFormatUnknown, ExportNameInvalid, LayoutMismatch, OutputNotWritable
+    ExportFormatUnknown, ExportNameInvalid, ExportNeedsModel, LayoutMismatch, OutputNotWritable
+    DuplicateOnDevice
+        ``vllm-ascend`` cannot hold an expert twice on a device.
     """
     if format not in EXPORTERS:
         raise ExportFormatUnknown(f"there is no export to {format!r}; there is {', '.join(EXPORTERS)}.")
@@ -60,9 +78,5 @@ def export_layout(layout: Layout, *, format: str, out: Path, decoder_layers: int
             f"{format} takes a file for a layout only when its name ends in {exporter.suffix}; write "
             f"{out.stem}{exporter.suffix} instead of {out.name}."
         )
-    if decoder_layers is not None and layout.layers != decoder_layers:
-        raise LayoutMismatch(
-            f"the layout has {layout.layers} rows, the model {decoder_layers} decoder layers; {format} needs a row for "
-            "every decoder layer: plan again with the model's config."
-        )
-    write_bytes(out, exporter.render(layout))
+    write_bytes(out, exporter.render(layout, model))
+    return () if exporter.notice is None else (exporter.notice(layout),)

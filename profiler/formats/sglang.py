@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from placement.errors import LayoutMismatch
 from placement.layout import Layout
+from placement.model_shape import ModelShape
 from placement.notice import Notice
 from profiler.formats.expert_ids import slot_table
 
@@ -39,7 +41,18 @@ def parse_map(document: Mapping[str, Any]) -> tuple[npt.NDArray[np.int32], list[
     return slots_LP, notices
 
 
-def render_map(layout: Layout) -> bytes:
-    """Return the file's bytes: one row per decoder layer, each on a line of its own."""
+def render_map(layout: Layout, model: ModelShape | None) -> bytes:
+    """Return the file's bytes: one row per decoder layer, each on a line of its own.
+
+    Raises
+    ------
+    LayoutMismatch
+        The layout has not a row for every decoder layer of the model.
+    """
+    if model is not None and layout.layers != model.layers:
+        raise LayoutMismatch(
+            f"the layout has {layout.layers} rows, the model {model.layers} decoder layers; SGLang needs a row for "
+            "every decoder layer: plan again with the model's config."
+        )
     rows = ",\n".join(json.dumps(row) for row in layout.slot_to_expert_LP.tolist())
     return f'{{"{MAP_KEY}": [\n{rows}\n]}}\n'.encode()

@@ -1,11 +1,13 @@
 """vllm-ascend's expert map: per MoE layer the experts of every device.
 
+The file is what ``eplb_config.expert_map_path`` (in ``additional_config``) takes and ``expert_map_record_path`` writes.
 The engine's loader goes by position (``eplb/core/eplb_utils.py``) although layers and devices carry ids; here the ids
 count. Its table of slots has room for one slot per expert and device, so an expert twice on a device is refused.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,10 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from placement.errors import BadMapShape, DuplicateOnDevice, LayoutMismatch
+from placement.layout import Layout
+from placement.model_shape import ModelShape
 from placement.notice import Notice
 from profiler.formats.expert_ids import expert_id
+from profiler.formats.moe_rows import moe_rows
 
 LAYERS_KEY = "layer_list"
+FILE_SUFFIX = ".json"
 
 
 def parse_map(document: Mapping[str, Any], *, gpus: int | None) -> tuple[npt.NDArray[np.int32], int, list[Notice]]:
@@ -49,6 +55,31 @@ def parse_map(document: Mapping[str, Any], *, gpus: int | None) -> tuple[npt.NDA
         notices.append(Notice("IDS_NOT_IN_ORDER", detail))
     slots_LP = np.asarray(table, dtype=np.int32).reshape(len(table), -1)
     return slots_LP, len(table[0]), notices
+
+
+def render_map(layout: Layout, model: ModelShape | None) -> bytes:
+    """Return the file's bytes, layers and devices in the order of their ids: the engine reads by position.
+
+    Raises
+    ------
+    DuplicateOnDevice
+        A device holds an expert twice, which the engine's table of slots cannot say.
+    """
+    rows = moe_rows(layout, model, format="vllm-ascend")
+    per_device_RGP = rows.slots_RP.reshape(len(rows.slots_RP), layout.gpus, layout.slots_per_gpu)
+    layers = []
+    for layer, (devices, decoder_layer) in enumerate(zip(per_device_RGP.tolist(), rows.layer_of_row, strict=True)):
+        for device, experts in enumerate(devices):
+            if len(set(experts)) < len(experts):
+                twice = next(expert for expert in experts if experts.count(expert) > 1)
+                raise DuplicateOnDevice(
+                    f"decoder layer {decoder_layer}: device {device} holds expert {twice} twice; vllm-ascend has one "
+                    "slot for an expert and device: plan without duplicates."
+                )
+        device_list = [{"device_id": device, "device_expert": experts} for device, experts in enumerate(devices)]
+        layers.append(json.dumps({"layer_id": layer, "device_count": layout.gpus, "device_list": device_list}))
+    listed = ",\n".join(layers)
+    return f'{{"moe_layer_count": {len(layers)}, "{LAYERS_KEY}": [\n{listed}\n]}}\n'.encode()
 
 
 def _by_id(entries: Any, *, id_key: str, where: str) -> tuple[list[Mapping[str, Any]], bool]:

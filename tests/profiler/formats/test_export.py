@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from placement.errors import LayoutMismatch
 from placement.layout import Layout
+from placement.model_shape import ModelShape
 from profiler.errors import ExportFormatUnknown, ExportNameInvalid, OutputNotWritable
 from profiler.formats import EXPORTERS, export_layout, read_layout
 
@@ -24,7 +25,7 @@ LAYOUT = Layout(np.array([[0, 1, 2, 3, 0, 1], [3, 2, 1, 0, 3, 2]]), gpus=2, expe
 
 def test_sglang_gets_one_key_a_row_per_layer_and_whole_numbers(tmp_path: Path) -> None:
     path = tmp_path / "layout.json"
-    export_layout(LAYOUT, format="sglang", out=path, decoder_layers=2)
+    export_layout(LAYOUT, format="sglang", out=path, model=ModelShape(layers=2, experts=4, top_k=1, moe_layers=(0, 1)))
     document = json.loads(path.read_text())
     assert list(document) == ["physical_to_logical_map"]
     assert document["physical_to_logical_map"] == LAYOUT.slot_to_expert_LP.tolist()
@@ -53,7 +54,7 @@ def test_every_layout_comes_back(tmp_path_factory: pytest.TempPathFactory, layou
     assert again.hash == layout.hash
 
 
-@pytest.mark.parametrize("format", ["vllm", "tensorrt-llm", "SGLang", ""])
+@pytest.mark.parametrize("format", ["tgi", "SGLang", ""])
 def test_an_unknown_format_names_those_that_exist(tmp_path: Path, format: str) -> None:
     with pytest.raises(ExportFormatUnknown) as caught:
         export_layout(LAYOUT, format=format, out=tmp_path / "layout.json")
@@ -71,8 +72,9 @@ def test_a_name_the_engine_would_take_for_something_else_is_refused(tmp_path: Pa
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_rows_for_all_decoder_layers_are_needed(tmp_path: Path, layers: int) -> None:
+    model = ModelShape(layers=layers, experts=4, top_k=1, moe_layers=(0,))
     with pytest.raises(LayoutMismatch, match=f"2 rows, the model {layers} decoder layers"):
-        export_layout(LAYOUT, format="sglang", out=tmp_path / "layout.json", decoder_layers=layers)
+        export_layout(LAYOUT, format="sglang", out=tmp_path / "layout.json", model=model)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,7 +11,6 @@ from placement.errors import BadOption, LayoutMismatch, SlotCountMismatch
 from profiler.errors import BadJson, InputNotFound, PlanHashMismatch, UnknownFormat
 from profiler.formats import read_layout
 from profiler.plan_file import render_plan
-from tests.case_files import case_folder
 from tests.profiler.formats.map_files import ROW, sglang_file
 from tests.sample_plans import make_plan, small_sample
 
@@ -85,5 +84,6 @@ def test_other_json_is_no_layout(tmp_path: Path, content: str, message: str) -> 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InputNotFound):
         read_layout(tmp_path / "absent.json", gpus=2)
+    (tmp_path / "map.json").write_text("physical_to_logical_map: [[0, 1]]")
     with pytest.raises(BadJson):
-        read_layout(case_folder("U06") / "trt_extra.yaml", gpus=2)
+        read_layout(tmp_path / "map.json", gpus=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from tests.case_files import case, case_folder
 from tests.profiler.formats.map_files import ROW, sglang_file
 
 
-def _engine(name: str) -> dict[str, int]:
+def _engine(name: str) -> dict[str, Any]:
     engine = case(name)["params"]["engine"]
     return {
         "gpus": engine["ep_size"],
