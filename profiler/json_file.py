@@ -28,18 +28,22 @@ def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
     BadJson
         With line and column, or the key.
     """
-    text = _read_text(path, max_bytes=max_bytes)
+    return parse_json(_read_text(path, max_bytes=max_bytes), name=path.name)
+
+
+def parse_json(text: str, *, name: str) -> Any:
+    """Parse JSON text as :func:`read_json` does a file's. Raises :class:`BadJson` naming ``name``."""
     try:
         return json.loads(
             text, object_pairs_hook=_object_without_repeats, parse_constant=_refuse_constant, parse_float=_finite_float
         )
     except json.JSONDecodeError as error:
         found = f"{error.msg} at line {error.lineno}, column {error.colno}" if text.strip() else "the file is empty"
-        raise BadJson(f"{path.name} is not JSON: {found}.") from error
+        raise BadJson(f"{name} is not JSON: {found}.") from error
     except RecursionError as error:
-        raise BadJson(f"{path.name} is nested too deeply to be read.") from error
+        raise BadJson(f"{name} is nested too deeply to be read.") from error
     except ValueError as error:  # the hooks below, and whole numbers of thousands of digits
-        raise BadJson(f"{path.name} cannot be read: {error}.") from error
+        raise BadJson(f"{name} cannot be read: {error}.") from error
 
 
 def _read_text(path: Path, *, max_bytes: int) -> str:

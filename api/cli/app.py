@@ -17,6 +17,7 @@ from api.cli.output import complain, survive_any_text
 from api.cli.plan_commands import compare, evaluate, plan
 from api.cli.push_commands import push, rollback
 from api.cli.replay_command import replay
+from api.cli.sample_command import sample
 from api.cli.service_commands import db
 from api.cli.stopping import Terminated, termination_unwinds
 from api.cli.trace_commands import app as trace
@@ -31,7 +32,7 @@ app = typer.Typer(
 )
 app.add_typer(trace, name="trace")
 app.add_typer(db, name="db")
-for command in (plan, evaluate, compare, diff, export, report, replay, doctor, capture, push, rollback, demo):
+for command in (plan, evaluate, compare, diff, export, report, replay, doctor, capture, sample, push, rollback, demo):
     app.command()(command)
 
 

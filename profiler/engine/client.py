@@ -85,6 +85,11 @@ class EngineClient:
     def url(self) -> str:
         return self._http.url
 
+    @property
+    def read_key(self) -> str | None:
+        """The key of requests that only read, for clients of the same engine; keep it out of every text."""
+        return self._read_key
+
     def __repr__(self) -> str:
         return f"EngineClient({self.url!r})"
 

@@ -23,6 +23,12 @@ SHORTEST_STARRED_KEY = 4
 """Shorter keys are parts of ordinary words; starring them would only spell them out."""
 
 
+def without_key(text: str, key: str | None) -> str:
+    """Return a text of the engine for messages: one line, at most 200 characters, a repeated key starred."""
+    starred = text.replace(key, "***") if key and len(key) >= SHORTEST_STARRED_KEY else text
+    return " ".join(starred.split())[:200]
+
+
 @dataclass(frozen=True)
 class Answer:
     """Status and body of an answer that came in whole.
@@ -42,9 +48,8 @@ class Answer:
         return self.without_key(self.body.decode("utf-8", errors="replace"))
 
     def without_key(self, text: str) -> str:
-        """Return a text of the engine for messages: one line, at most 200 characters, a repeated key starred."""
-        starred = text.replace(self.key, "***") if self.key and len(self.key) >= SHORTEST_STARRED_KEY else text
-        return " ".join(starred.split())[:200]
+        """Return a text of the engine for messages, as :func:`without_key`."""
+        return without_key(text, self.key)
 
     def json(self, what: str) -> Any:
         """Parse the body. Raises :class:`EngineAnswerInvalid` naming ``what`` was asked for."""

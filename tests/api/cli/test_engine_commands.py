@@ -103,3 +103,28 @@ def test_an_output_that_cannot_be_written_is_noticed_before_recording(
     for how in (["--dump-dir", dump_dir, "--seconds", 60], ["--seconds", 60]):
         moeplan.refused("capture", "--engine", engine, "--out", out, *how, code="OUTPUT_NOT_WRITABLE")
     assert set(dump_dir.iterdir()) == before
+
+
+# ------------------------------------------------------------------ sample
+
+
+def test_prompts_become_a_trace_of_tokens(moeplan: Moeplan, engine: str, tmp_path: Path) -> None:
+    prompts, out = tmp_path / "prompts.txt", tmp_path / "sample.parquet"
+    prompts.write_text("first prompt\nsecond one\n")
+    ran = moeplan("sample", "--engine", engine, "--prompts", prompts, "--max-new-tokens", 3, "--out", out, "--json")
+    assert ran.code == 0, ran.err
+    assert (ran.json["requests"], ran.json["failed"], ran.json["simulated"]) == (2, 0, True)
+    assert ran.json["tokens"] == len("first prompt") + len("second one") + 2 * 2
+    (facts,) = moeplan("trace", "info", out, "--json").json["inputs"]
+    assert (facts["kind"], facts["source_ranks"], facts["requests"]) == ("tokens", 4, 2)
+
+
+def test_a_sample_needs_the_engines_switch(moeplan: Moeplan, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("one")
+    with running_replay(made_up([(4, 2)]), gpus=2, slots_per_gpu=5, routed_experts=False) as url:
+        line = moeplan.refused(
+            "sample", "--engine", url, "--prompts", prompts, "--out", tmp_path / "t.parquet",
+            code="ROUTED_EXPERTS_DISABLED",
+        )  # fmt: skip
+    assert "--enable-return-routed-experts" in line
