@@ -115,6 +115,7 @@ def compare(
         traces.planned_on,
         sample_tokens=traces.sample_tokens,
         seed=seed,
+        capacity_factor=capacity_factor,
     )
     judged: dict[str, Metrics] = {}
     if judged_on is not None:
@@ -125,6 +126,7 @@ def compare(
             traces.judged_on,
             sample_tokens=traces.sample_tokens,
             seed=seed,
+            capacity_factor=capacity_factor,
         )
     rows = {
         name: PlanMetrics.of(
@@ -147,12 +149,19 @@ def _with_tokens(
     *,
     sample_tokens: int | None,
     seed: int,
+    capacity_factor: float,
 ) -> dict[str, Metrics]:
     """Add what a token trace tells, where there is one."""
     if stream is None:
         return dict(metrics)
     found = score_tokens(
-        layouts, stream, problem.topology, dispatch=problem.dispatch, sample_tokens=sample_tokens, seed=seed
+        layouts,
+        stream,
+        problem.topology,
+        dispatch=problem.dispatch,
+        sample_tokens=sample_tokens,
+        seed=seed,
+        capacity_factor=capacity_factor,
     )
     return {name: each.with_tokens(found[name]) if name in found else each for name, each in metrics.items()}
 

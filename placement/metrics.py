@@ -19,6 +19,14 @@ class CapacityMetrics:
 
 
 @dataclass(frozen=True)
+class StepOverflow(CapacityMetrics):
+    """The same for single engine steps of one phase, as shares of their tokens; ``steps`` were looked at."""
+
+    phase: str
+    steps: int
+
+
+@dataclass(frozen=True)
 class WindowMetrics:
     """One window's figures; ``name`` is the window's name."""
 
@@ -71,6 +79,7 @@ class TokenMetrics:
     nodes_per_token: float | None
     active_experts: float | None
     token_basis: TokenBasis
+    step_overflow: tuple[StepOverflow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,6 +116,9 @@ class Metrics:
         that knows its steps.
     token_basis : TokenBasis or None
         What these three rest on; None without a token trace.
+    step_overflow : tuple of StepOverflow
+        Overflow of single steps (decode steps, prefill batches) at ``capacity_factor``; empty without a token trace
+        that knows its steps.
     """
 
     local_gpu: float | None
@@ -131,6 +143,7 @@ class Metrics:
     nodes_per_token: float | None = None
     active_experts: float | None = None
     token_basis: TokenBasis | None = None
+    step_overflow: tuple[StepOverflow, ...] = ()
 
     def with_tokens(self, found: TokenMetrics) -> Self:
         """Return the same figures with those from a token trace."""
@@ -140,6 +153,7 @@ class Metrics:
             nodes_per_token=found.nodes_per_token,
             active_experts=found.active_experts,
             token_basis=found.token_basis,
+            step_overflow=found.step_overflow,
         )
 
     def to_dict(self) -> dict[str, Any]:

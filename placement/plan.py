@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from placement.errors import BadPlan
 from placement.layout import Layout
-from placement.metrics import LayerMetrics, Metrics, WindowMetrics
+from placement.metrics import CapacityMetrics, LayerMetrics, Metrics, WindowMetrics
 from placement.notice import Notice
 from placement.pareto import MovePoint
 from placement.plan_header import PlanInput, PlannedModel, PlanOptions
@@ -304,7 +304,8 @@ def _check_figures(metrics: PlanMetrics, *, name: str) -> None:
             value = getattr(figures, field_name)
             if value is not None and not 0 <= value < math.inf:
                 raise BadPlan(f"{name}: {field_name} is {value}; it is a number from 0 upwards.")
-        for at in figures.capacity:
+        capacity: tuple[CapacityMetrics, ...] = (*figures.capacity, *figures.step_overflow)
+        for at in capacity:
             if not 0 < at.capacity_factor < math.inf:
                 raise BadPlan(f"{name}: a capacity factor is {at.capacity_factor}; it is a number above 0.")
             if not 0 <= min(at.rerouted, at.dropped) <= at.overflow_share <= 1 + 1e-9:

@@ -132,6 +132,11 @@ def capacity_table(rows: Mapping[str, Metrics]) -> Table:
         capacity = [metrics.capacity[place] for metrics in rows.values()]
         table.add_row(f"overflow_share at {at.capacity_factor:g}", *(number(each.overflow_share) for each in capacity))
         table.add_row(f"dropped at {at.capacity_factor:g}", *(number(each.dropped) for each in capacity))
+    for place, step in enumerate(next(iter(rows.values())).step_overflow):
+        in_steps = [metrics.step_overflow[place] for metrics in rows.values()]
+        at_factor = f"in {step.steps} {step.phase} steps at {step.capacity_factor:g}"
+        table.add_row(f"overflow_share {at_factor}", *(number(each.overflow_share) for each in in_steps))
+        table.add_row(f"dropped {at_factor}", *(number(each.dropped) for each in in_steps))
     return table
 
 

@@ -136,7 +136,13 @@ def evaluate(
     )
     if loaded.tokens is not None:
         found_of = score_tokens(
-            {"layout": judged}, loaded.tokens, machine, dispatch=dispatch, sample_tokens=sample_tokens, seed=seed
+            {"layout": judged},
+            loaded.tokens,
+            machine,
+            dispatch=dispatch,
+            sample_tokens=sample_tokens,
+            seed=seed,
+            capacity_factor=capacity_factor,
         )
         metrics = metrics.with_tokens(found_of["layout"]) if found_of else metrics
     warnings = [notice.to_dict() for notice in (*notices, *loaded.notices, *found)]

@@ -6,7 +6,8 @@ It judges layouts from anywhere and shares no code with solver, bounds and basel
 from placement.score.copies import Copies, count_copies
 from placement.score.ruler import score
 from placement.score.served import loads_WLG
+from placement.score.step_overflow import step_overflow
 from placement.score.step_time import moe_layer_time
 from placement.score.token_metrics import score_tokens
 
-__all__ = ["Copies", "count_copies", "loads_WLG", "moe_layer_time", "score", "score_tokens"]
+__all__ = ["Copies", "count_copies", "loads_WLG", "moe_layer_time", "score", "score_tokens", "step_overflow"]

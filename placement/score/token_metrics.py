@@ -12,9 +12,10 @@ import numpy.typing as npt
 from placement.dispatch import Dispatch, DispatchTable, dispatch_table
 from placement.errors import BadOption
 from placement.layout import Layout
-from placement.metrics import TokenBasis, TokenMetrics
+from placement.metrics import StepOverflow, TokenBasis, TokenMetrics
 from placement.score.active import active_experts, decode_steps
 from placement.score.copies import CopyCounter, batches, require_match, site_tables
+from placement.score.step_overflow import step_overflow
 from placement.step_counts import StepCounts, StepTally
 from placement.token_sample import TokenSample, take_sample
 from placement.tokens import Tokens, TokenStream
@@ -38,6 +39,7 @@ def score_tokens(
     dispatch: Dispatch,
     sample_tokens: int | None = None,
     seed: int = 0,
+    capacity_factor: float = 1.25,
 ) -> dict[str, TokenMetrics]:
     """Measure layouts on a token trace.
 
@@ -54,6 +56,8 @@ def score_tokens(
         whole recording may be. Without it every token is counted.
     seed : int
         Of the sample.
+    capacity_factor : float
+        For the overflow of single steps: a GPU's cap is this times the step's mean GPU load.
 
     Returns
     -------
@@ -67,14 +71,30 @@ def score_tokens(
     """
     tables = {name: dispatch_table(layout, topology, dispatch=dispatch) for name, layout in layouts.items()}
     if sample_tokens is None:
-        return _of_all(stream, tables, seed=seed)
+        return _of_all(stream, tables, seed=seed, capacity_factor=capacity_factor)
     if sample_tokens < 1:
         raise BadOption(f"a sample of {sample_tokens} tokens was asked for; it holds 1 at least.")
     sample = take_sample(stream, gpus=topology.gpus, most_tokens=sample_tokens, step_bytes=STEP_BYTES, seed=seed)
-    return {} if sample is None else {name: _of_sample(sample, table) for name, table in tables.items()}
+    if sample is None:
+        return {}
+    return {
+        name: replace(
+            _of_sample(sample, table),
+            step_overflow=_step_overflow(sample.steps, table, capacity_factor=capacity_factor),
+        )
+        for name, table in tables.items()
+    }
 
 
-def _of_all(stream: TokenStream, tables: Mapping[str, DispatchTable], *, seed: int) -> dict[str, TokenMetrics]:
+def _step_overflow(
+    steps: StepCounts | None, table: DispatchTable, *, capacity_factor: float
+) -> tuple[StepOverflow, ...]:
+    return () if steps is None else step_overflow(steps, table, capacity_factor=capacity_factor)
+
+
+def _of_all(
+    stream: TokenStream, tables: Mapping[str, DispatchTable], *, seed: int, capacity_factor: float
+) -> dict[str, TokenMetrics]:
     """Count every token, in batches; windows do not matter here."""
     gpus = next(iter(tables.values())).topology.gpus if tables else 1
     counters = {
@@ -101,6 +121,7 @@ def _of_all(stream: TokenStream, tables: Mapping[str, DispatchTable], *, seed: i
             nodes_per_token=None if copies is None else copies.nodes_per_token,
             active_experts=None if counted is None else active_experts(counted, table),
             token_basis=basis,
+            step_overflow=_step_overflow(counted, table, capacity_factor=capacity_factor),
         )
     return found
 

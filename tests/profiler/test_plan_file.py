@@ -145,6 +145,10 @@ DEFAULTED = (
 """Options that files written before them lack."""
 
 
+OF_TOKENS = ("gpus_per_token", "nodes_per_token", "active_experts", "token_basis", "step_overflow")
+"""Figures that need a token trace."""
+
+
 def test_every_field_is_needed(document: dict[str, Any]) -> None:
     """Only what has a default, so that files written before it existed stay readable, and a baseline may be absent."""
     options = {("options", name) for name in DEFAULTED}
@@ -154,7 +158,7 @@ def test_every_field_is_needed(document: dict[str, Any]) -> None:
         for part in path[:-1]:
             inner = inner[part]
         del inner[path[-1]]
-        of_tokens = path[-1] in ("gpus_per_token", "nodes_per_token", "active_experts", "token_basis")
+        of_tokens = path[-1] in OF_TOKENS
         absent = path[-1] in ("holdout", "moe_layer")
         if path in options or of_tokens or absent or (path[0] == "baselines" and len(path) == 2):
             plan_from_document(changed, name="plan.json")
