@@ -19,6 +19,7 @@ from api.cli.push_commands import push, rollback
 from api.cli.replay_command import replay
 from api.cli.sample_command import sample
 from api.cli.service_commands import db
+from api.cli.size_command import size
 from api.cli.stopping import Terminated, termination_unwinds
 from api.cli.trace_commands import app as trace
 from placement.errors import CodedError
@@ -32,7 +33,22 @@ app = typer.Typer(
 )
 app.add_typer(trace, name="trace")
 app.add_typer(db, name="db")
-for command in (plan, evaluate, compare, diff, export, report, replay, doctor, capture, sample, push, rollback, demo):
+for command in (
+    plan,
+    evaluate,
+    compare,
+    size,
+    diff,
+    export,
+    report,
+    replay,
+    doctor,
+    capture,
+    sample,
+    push,
+    rollback,
+    demo,
+):
     app.command()(command)
 
 

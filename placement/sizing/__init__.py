@@ -1,0 +1,18 @@
+"""What fits into a GPU: a model's weights, the engine's key-value cache, and what slots buy and cost."""
+
+from placement.sizing.curve import SizeCurve, SizeQuestion, SizeRow, size_curve
+from placement.sizing.engine_memory import EngineMemory, MemoryUse
+from placement.sizing.model_weights import ModelWeights
+from placement.sizing.weight_group import Split, WeightGroup
+
+__all__ = [
+    "EngineMemory",
+    "MemoryUse",
+    "ModelWeights",
+    "SizeCurve",
+    "SizeQuestion",
+    "SizeRow",
+    "Split",
+    "WeightGroup",
+    "size_curve",
+]
