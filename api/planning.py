@@ -89,8 +89,8 @@ class PlanRequest:
             )
         if not 1 <= self.max_imbalance <= MAX_GPUS:
             raise BadOption(
-                f"--max-imbalance is {self.max_imbalance}; the smallest possible imbalance is 1, and the number of GPUs "
-                "(everything on one) limits nothing."
+                f"--max-imbalance is {self.max_imbalance}; the smallest possible imbalance is 1, and the number of "
+                "GPUs (everything on one) limits nothing."
             )
         if self.max_overflow is not None and not 0 <= self.max_overflow <= 1:
             raise BadOption(
