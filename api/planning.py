@@ -23,6 +23,7 @@ from placement.planner import Effort, Setting, make_plan, solve_problem, solve_w
 from placement.problem import LocalScope, Objective, Problem
 from placement.slots import smallest_slots_per_gpu
 from placement.step_time import USUAL_TOKENS, Step
+from placement.token_sample import take_sample
 from placement.tokens import WindowTokens
 from placement.topology import MAX_GPUS, Topology
 from profiler.formats import read_layout
@@ -86,11 +87,6 @@ class PlanRequest:
         if not 0 < self.capacity_factor <= MAX_GPUS:
             raise BadOption(
                 f"the capacity factor is {self.capacity_factor}; it is above 0 and up to {MAX_GPUS}, like 1.25."
-            )
-        if not 1 <= self.max_imbalance <= MAX_GPUS:
-            raise BadOption(
-                f"--max-imbalance is {self.max_imbalance}; the smallest possible imbalance is 1, and the number of "
-                "GPUs (everything on one) limits nothing."
             )
         if self.max_overflow is not None and not 0 <= self.max_overflow <= 1:
             raise BadOption(
@@ -206,6 +202,9 @@ def _plan(
     crew: Crew | None,
     progress: Callable[[float], None] | None,
 ) -> Plan:
+    if problem.objective is Objective.TRAFFIC and setting.traces.planned_on is not None:
+        sample = take_sample(setting.traces.planned_on, gpus=problem.topology.gpus, seed=request.seed)
+        problem = replace(problem, tokens=sample)
     fan_out = None if crew is None else FanOut(crew)
     effort = Effort(seed=request.seed, time_limit_s=request.time_limit_s, threads=request.threads, map_tasks=fan_out)
     moving_less: tuple[Layout, ...] = ()
