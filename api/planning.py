@@ -88,6 +88,11 @@ class PlanRequest:
             raise BadOption(
                 f"the capacity factor is {self.capacity_factor}; it is above 0 and up to {MAX_GPUS}, like 1.25."
             )
+        if not 1 <= self.max_imbalance <= MAX_GPUS:
+            raise BadOption(
+                f"--max-imbalance is {self.max_imbalance}; the smallest possible imbalance is 1, and the number of "
+                "GPUs (everything on one) limits nothing."
+            )
         if self.max_overflow is not None and not 0 <= self.max_overflow <= 1:
             raise BadOption(
                 f"--max-overflow is {self.max_overflow}; it is a share of the demand from 0 (no GPU above its "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -9,6 +10,7 @@ from typing import Literal
 from placement.dispatch import Dispatch
 from placement.errors import BadPlan
 from placement.problem import LocalScope, Objective
+from placement.topology import MAX_GPUS
 
 SlotsFrom = Literal["slots-per-gpu", "redundant", "fit", "smallest"]
 
@@ -96,3 +98,26 @@ class PlanOptions:
     sample_tokens: int | None = None
     max_overflow: float | None = None
     hardware: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that no plan is made with: a file may have been changed by hand."""
+        share, positive, counting = (0.0, 1.0), (0.0, math.inf), (0, 2**63 - 1)
+        limits: dict[str, tuple[float, float]] = {
+            "local_target": share,
+            "max_imbalance": (1, MAX_GPUS),
+            "max_imbalance_used": (1, MAX_GPUS),
+            "holdout_share": share,
+            "capacity_factor": (0, MAX_GPUS),
+            "seed": (0, 2**31 - 1),
+            "time_limit_s": positive,
+            "max_moved_slots": counting,
+            "sample_tokens": (1, 2**63 - 1),
+            "max_overflow": share,
+        }
+        for name, (least, most) in limits.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise BadPlan(f"options.{name} is {value}; it is a number from {least:g} to {most:g}.")
+        if self.capacity_factor == 0 or self.time_limit_s == 0:
+            name = "capacity_factor" if self.capacity_factor == 0 else "time_limit_s"
+            raise BadPlan(f"options.{name} is 0; it is a number above 0.")

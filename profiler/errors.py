@@ -19,7 +19,9 @@
               EngineLostDuringDump                                (capture without the plugin)
           +-- SampleFailed                                        (sampling of requests)
           +-- LayoutHashMismatch, DispatchNotSet, DispatchCombo, PartialApply, PostPushCheckFailed,
-              NoPreviousLayout                                    (push and rollback)
+              NoPreviousLayout, EngineRestarted                   (push and rollback)
+          +-- ModelWithoutExpertLocation, ScalesLeftBehind, NotEnoughMemory, EngineVersionUntested,
+              EngineShapeUnsupported, EngineRebalances            (why an engine cannot be pushed)
 """
 
 from __future__ import annotations
@@ -189,6 +191,34 @@ class SampleFailed(EngineError):
 
 class LayoutHashMismatch(EngineError):
     """The engine runs another layout than the one expected."""
+
+
+class ModelWithoutExpertLocation(EngineError):
+    """SGLang serves this model with no other layout than its own."""
+
+
+class ScalesLeftBehind(EngineError):
+    """The engine would move experts without all of their tensors."""
+
+
+class NotEnoughMemory(EngineError):
+    """A GPU has no room for the experts of one layer beside those it has."""
+
+
+class EngineVersionUntested(EngineError):
+    """This SGLang was never tested, so it is not changed."""
+
+
+class EngineShapeUnsupported(EngineError):
+    """The engine is parallel in a way that the plugin does not know."""
+
+
+class EngineRebalances(EngineError):
+    """The engine's own balancer would overwrite a pushed layout."""
+
+
+class EngineRestarted(EngineError):
+    """The engine was started anew while something was under way."""
 
 
 class DispatchNotSet(EngineError):

@@ -52,7 +52,9 @@ def capture(
     require_writable(out)
     with EngineClient(engine, key, read_key=read_key) as client:
         if dump_dir is None:
-            result, warnings = _by_plugin(client, out, seconds=seconds, steps=steps, window_steps=window_steps)
+            result, warnings = _by_plugin(
+                client, out, seconds=seconds, steps=steps, window_steps=window_steps, take_over=take_over
+            )
         else:
             _refuse_with_dumps(steps=steps, window_steps=window_steps)
             result, warnings = _by_dumps(client, out, dump_dir, seconds=seconds, model=model, take_over=take_over)
@@ -64,12 +66,18 @@ def capture(
 
 
 def _by_plugin(
-    client: EngineClient, out: Path, *, seconds: float | None, steps: int | None, window_steps: int | None
+    client: EngineClient,
+    out: Path,
+    *,
+    seconds: float | None,
+    steps: int | None,
+    window_steps: int | None,
+    take_over: bool,
 ) -> tuple[dict[str, Any], list[dict[str, str]]]:
     from profiler.engine.capture import capture as record
     from profiler.writers.parquet import import_trace
 
-    recorded = record(client, seconds=seconds, steps=steps, window_steps=window_steps)
+    recorded = record(client, seconds=seconds, steps=steps, window_steps=window_steps, take_over=take_over)
     facts = import_trace([recorded], out)
     windows = len(recorded.windows)
     simulated = " (simulated)" if recorded.simulated else ""

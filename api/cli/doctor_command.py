@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from api.cli import options as cli
 from api.cli.exit_codes import NOT_READY
 from api.cli.output import TextTable, print_json, print_line, print_table
+from placement.layout import Layout
+from profiler.formats import read_layout
 
 if TYPE_CHECKING:
     from profiler.engine.doctor import Diagnosis
@@ -25,12 +29,17 @@ TITLES = {
     "plugin": "plugin",
     "recorder": "recorder",
     "dispatch": "dispatch",
+    "layout": "runs the layout",
 }
 """Names of checks for people."""
 
 
 def doctor(
     engine: cli.Url,
+    layout: Annotated[
+        Path | None,
+        typer.Option(help="moeplan plan or SGLang JSON that the engine shall run; says whether.", show_default=False),
+    ] = None,
     key: cli.EngineKey = None,
     read_key: cli.EngineReadKey = None,
     as_json: cli.Json = False,
@@ -38,13 +47,18 @@ def doctor(
     """Say what works on an engine, what does not, and the flag to add; exit code 5 when recording or push does not."""
     from profiler.engine.doctor import examine
 
-    diagnosis = examine(engine, key=key, read_key=read_key)
+    wanted = None if layout is None else partial(_layout, layout)
+    diagnosis = examine(engine, key=key, read_key=read_key, layout=wanted)
     if as_json:
         print_json(diagnosis.to_dict())
     else:
         _print(diagnosis)
     if not diagnosis.ready:
         raise typer.Exit(NOT_READY)
+
+
+def _layout(path: Path, gpus: int | None) -> Layout:
+    return read_layout(path, gpus=gpus)[0]
 
 
 def _print(diagnosis: Diagnosis) -> None:
@@ -54,5 +68,4 @@ def _print(diagnosis: Diagnosis) -> None:
         remedy = "" if check.state == "works" and not check.remedy.startswith("moeplan ") else check.remedy
         table.add_row(TITLES[check.name], check.state, check.detail, remedy)
     print_table(table)
-    ready = "ready" if diagnosis.ready else "not ready"
-    print_line(f"{ready} to record and push")
+    print_line("ready to record and push" if diagnosis.ready else "not ready: see what is missing above")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,9 +13,18 @@ from api.cli.output import TextTable, print_json, print_line, print_notices, pri
 from api.loading import read_model, read_topology
 from api.report import render_report
 from placement.diff import diff as diff_layouts
+from placement.errors import BadOption
+from placement.model_shape import ModelShape
+from placement.plan import Plan
 from profiler.files import write_text
 from profiler.formats import EXPORTERS, export_layout, read_layout
 from profiler.plan_file import read_plan
+
+if TYPE_CHECKING:
+    from profiler.engine.restart import Restart
+    from profiler.engine.server_facts import ServerFacts
+
+# The client of engines loads httpx, so the commands import it late.
 
 PlanFile = Annotated[Path, typer.Argument(help="Plan written by moeplan plan.", show_default=False)]
 
@@ -26,7 +36,9 @@ def diff(
     layout_b: Annotated[
         Path, typer.Argument(help="Layout after: moeplan plan or an engine's layout file.", show_default=False)
     ],
-    gpus: cli.Gpus,
+    gpus: Annotated[
+        int | None, typer.Option(help="Number of GPUs; a plan says it by itself.", show_default=False)
+    ] = None,
     nodes: cli.Nodes = 1,
     experts: cli.Experts = None,
     expert_bytes: Annotated[
@@ -43,8 +55,9 @@ def diff(
     as_json: cli.Json = False,
 ) -> None:
     """Say which slots change their expert between two layouts, and what moving them costs."""
-    topology, notices = read_topology(None, gpus=gpus, nodes=nodes)
     shape = None if model is None else read_model(model)
+    gpus = _gpus_of([layout_a, layout_b], shape) if gpus is None else gpus
+    topology, notices = read_topology(None, gpus=gpus, nodes=nodes)
     before, found_a = read_layout(layout_a, gpus=gpus, experts=experts, model=shape)
     after, found_b = read_layout(layout_b, gpus=gpus, experts=experts or before.experts, model=shape)
     difference = diff_layouts(before, after, topology, expert_bytes=expert_bytes, relabel_gpus=relabel_gpus)
@@ -61,6 +74,16 @@ def diff(
     print_notices(warnings)
 
 
+def _gpus_of(layouts: Sequence[Path], shape: ModelShape | None) -> int:
+    """Return the number of GPUs that the first of some layout files names by itself."""
+    for path in layouts:
+        try:
+            return read_layout(path, gpus=None, model=shape)[0].gpus
+        except BadOption:  # a bare map does not say; everything else that is wrong is raised
+            continue
+    raise BadOption("neither file says for how many GPUs its layout is; give --gpus.")
+
+
 def export(
     plan: PlanFile,
     out: Annotated[
@@ -74,12 +97,64 @@ def export(
         str, typer.Option("--format", help=f"The engine whose format it is: {', '.join(EXPORTERS)}.")
     ] = "sglang",
     model: cli.ModelConfig = None,
+    print_restart: Annotated[
+        bool, typer.Option("--print-restart", help="Print the flags and steps of SGLang's restart with the file.")
+    ] = False,
+    engine: Annotated[
+        str | None,
+        typer.Option("--engine", help="URL of an SGLang to compare those flags with.", show_default=False),
+    ] = None,
+    key: cli.EngineKey = None,
+    read_key: cli.EngineReadKey = None,
+    as_json: cli.Json = False,
 ) -> None:
-    """Write a plan's layout as the file that an engine loads at start; all but sglang need --model."""
+    """Write a plan's layout as the file that an engine loads at start; all formats but sglang need --model."""
+    with_restart = print_restart or engine is not None
+    if with_restart and format != "sglang":
+        raise BadOption(f"flags of a restart are known for sglang only, not for {format}.")
+    planned = read_plan(plan)
     shape = None if model is None else read_model(model)
-    notices = export_layout(read_plan(plan).layout, format=format, out=out, model=shape)
+    notices = export_layout(planned.layout, format=format, out=out, model=shape)
+    restart = _restart(planned, out, engine=engine, key=key, read_key=read_key) if with_restart else None
+    warnings = [notice.to_dict() for notice in (*notices, *(restart.notices if restart is not None else ()))]
+    if as_json:
+        print_json({"out": str(out), **({} if restart is None else restart.to_dict()), "warnings": warnings})
+        return
     print_line(f"wrote {out}")
-    print_notices([notice.to_dict() for notice in notices])
+    if restart is not None:
+        _print_restart(restart)
+    print_notices(warnings)
+
+
+def _restart(planned: Plan, out: Path, *, engine: str | None, key: str | None, read_key: str | None) -> Restart:
+    from profiler.engine.restart import restart_with
+
+    facts, architectures = (None, ()) if engine is None else _asked(engine, key, read_key)
+    return restart_with(
+        planned.layout,
+        out.resolve(),
+        dispatch=planned.options.dispatch,
+        nodes=planned.topology.nodes,
+        facts=facts,
+        architectures=architectures,
+    )
+
+
+def _asked(engine: str, key: str | None, read_key: str | None) -> tuple[ServerFacts, tuple[str, ...]]:
+    from profiler.engine.client import EngineClient
+
+    with EngineClient(engine, key, read_key=read_key) as client:
+        return client.facts(), client.architectures()
+
+
+def _print_restart(restart: Restart) -> None:
+    table = TextTable("flag", "value", "now", "", title="server arguments")
+    for flag in restart.flags:
+        to_do = "as it is" if not flag.changes else "change" if flag.now is not None else "set"
+        table.add_row(flag.name, flag.value or "remove", flag.now or "-", to_do)
+    print_table(table)
+    for number, sentence in enumerate(restart.steps, start=1):
+        print_line(f"{number}. {sentence}")
 
 
 def report(

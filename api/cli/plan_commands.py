@@ -26,6 +26,7 @@ from api.cli.plan_output import print_plan
 from api.loading import load_demand, read_topology
 from api.planning import plan_from_files, plans_by_window
 from placement.dispatch import Dispatch
+from placement.errors import BadOption
 from placement.score import score, score_tokens
 from placement.solution import Status
 from profiler.formats import read_layout
@@ -45,6 +46,8 @@ def plan(
     as_json: cli.Json = False,
 ) -> None:
     """Plan a layout from recordings, with its proven bound and the baselines beside it."""
+    if out.suffix != ".json":
+        raise BadOption(f"--out is {out.name}; a plan is JSON, so write {out.stem or 'plan'}.json.")
     request, read = asked.request(), read_with.options()
     with progress_bar("planning") as advance:
         if per_window:

@@ -20,6 +20,11 @@ from placement.solver.plans import Plans
 CONNECT_S = 5.0
 """Ray itself tries for minutes to reach an address at which nobody listens."""
 
+HTTP2_FRAME_HEADER = 9
+HTTP2_SETTINGS = 4
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, HTTP2_SETTINGS, 0, 0, 0, 0, 0])
+"""What a client begins with: the magic line, and settings without any."""
+
 
 class RayCrew:
     """One worker for every CPU of a cluster; this process must run on one of its machines.
@@ -85,17 +90,39 @@ def _join(ray: Any) -> None:
 
 
 def _require_listener(address: str) -> None:
-    """Refuse an address at which nobody listens; anything but host:port is left to Ray."""
+    """Refuse an address at which no Ray listens; anything but host:port is left to Ray."""
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdigit() or "/" in host:
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S) as connection:
+            speaks = os.environ.get("RAY_USE_TLS", "0") != "0" or _speaks_http2(connection)
     except (OSError, OverflowError) as error:
         raise RayUnreachable(
             f"nobody listens at the Ray address {address} (RAY_ADDRESS): {error}; "
             "ray start --head prints the address of a cluster."
         ) from error
+    if not speaks:
+        raise RayUnreachable(
+            f"what listens at the Ray address {address} (RAY_ADDRESS) is no Ray; ray start --head prints the address "
+            "of a cluster."
+        )
+
+
+def _speaks_http2(connection: socket.socket) -> bool:
+    """Tell whether the other side answers as gRPC servers do, Ray's among them: with the settings of HTTP/2.
+
+    Ray waits for minutes for an answer from a server that speaks something else (RFC 9113, section 3.4).
+    """
+    connection.settimeout(CONNECT_S)
+    answer = b""
+    try:
+        connection.sendall(HTTP2_PREFACE)
+        while len(answer) < HTTP2_FRAME_HEADER and (more := connection.recv(HTTP2_FRAME_HEADER - len(answer))):
+            answer += more
+    except OSError:  # silent, or gone
+        return False
+    return len(answer) == HTTP2_FRAME_HEADER and answer[3] == HTTP2_SETTINGS
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +28,9 @@ from profiler.trace import CountChunk, Phase, TraceHeader
 
 POLL_S = 0.2
 DEFAULT_WINDOW_STEPS = 100
+
+LEASE_S = 60.0
+"""The engine ends a recording that was not fetched from for so long; it is fetched from every :data:`POLL_S`."""
 
 RING_BYTES = 256 * 2**20
 """Memory the engine may use for windows that wait to be fetched."""
@@ -94,6 +99,7 @@ def capture(
     window_steps: int | None = None,
     window_seconds: float | None = None,
     stalled_s: float = 60.0,
+    take_over: bool = False,
     on_window: Callable[[DemandWindow], None] = lambda window: None,
 ) -> CaptureResult:
     """Record demand for some steps or seconds. The recording is stopped at the end, whatever the end is.
@@ -107,6 +113,8 @@ def capture(
         Length of a window, by default :data:`DEFAULT_WINDOW_STEPS` steps.
     stalled_s
         With ``steps``: give up when the engine serves nothing for so long; what was recorded is kept, with a notice.
+    take_over
+        End the recording of somebody else that is under way; what it holds is lost.
     on_window
         Called with every window as it arrives.
 
@@ -128,8 +136,10 @@ def capture(
     placement = client.placement()
     notices: list[Notice] = []
     collected = _Collected(client, placement, on_window)
-    options = replace(options, ring_windows=_windows_in(RING_BYTES, placement))
+    options = replace(options, ring_windows=_windows_in(RING_BYTES, placement), owner=_owner(), take_over=take_over)
     with _recording(client, options) as state:
+        if state.taken_over_from:
+            notices.append(Notice("TAKEN_OVER", f"the recording of {state.taken_over_from} was ended for this one."))
         stalled = _follow(collected, state, steps=steps, seconds=seconds, stalled_s=stalled_s)
     collected.take(state)
     if stalled:
@@ -211,7 +221,11 @@ class _Collected:
 @contextmanager
 def _recording(client: EngineClient, options: DemandOptions) -> Iterator[DemandState]:
     """Start a recording and stop it at the end; an error on the way is reported before one of stopping."""
-    state = client.start_demand(options)
+    try:
+        state = client.start_demand(options)
+    except EngineBusy as error:
+        error.remedies = error.remedies or ("wait for its end", "end it with --take-over; what it holds is lost")
+        raise
     try:
         yield state
     except EngineBusy:  # the open recording is somebody else's now
@@ -258,7 +272,9 @@ def _demand_options(
             raise BadOption(f"{name} is {value}; it must be above 0 and finite.")
     if window_seconds is None:
         window_steps = window_steps or DEFAULT_WINDOW_STEPS
-    return DemandOptions(window_steps=window_steps, window_seconds=window_seconds, max_steps=steps)
+    return DemandOptions(
+        window_steps=window_steps, window_seconds=window_seconds, max_steps=steps, lease_seconds=LEASE_S
+    )
 
 
 def _windows_in(limit_bytes: int, placement: Placement) -> int:
@@ -269,3 +285,7 @@ def _windows_in(limit_bytes: int, placement: Placement) -> int:
 
 def _phase(name: str) -> Phase:
     return "prefill" if name == "prefill" else "decode"
+
+
+def _owner() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"

@@ -22,12 +22,18 @@ from profiler.errors import (
     EngineBusy,
     EngineError,
     EngineFailed,
+    EngineRebalances,
     EngineRefused,
+    EngineShapeUnsupported,
     EngineUnreachable,
+    EngineVersionUntested,
     LayoutHashMismatch,
+    ModelWithoutExpertLocation,
     NotAnEngine,
+    NotEnoughMemory,
     PluginMissing,
     RecorderDisabled,
+    ScalesLeftBehind,
 )
 
 Message = TypeVar("Message")
@@ -37,14 +43,21 @@ PUSH_TIMEOUT_S = 600.0
 NO_REASON = "NO_REASON"
 """Code of an answer that is no success and says nothing in the contract's form."""
 
-_ERRORS: Mapping[str, type[EngineError]] = {
+ERRORS_BY_CODE: Mapping[str, type[EngineError]] = {
     "LAYOUT_HASH_MISMATCH": LayoutHashMismatch,
     "PUSH_IN_PROGRESS": EngineBusy,
     "RECORDING_IN_PROGRESS": EngineBusy,
     "DISPATCH_NOT_SET": DispatchNotSet,
     "DISPATCH_COMBO": DispatchCombo,
+    "MODEL_WITHOUT_EXPERT_LOCATION": ModelWithoutExpertLocation,
+    "SCALES_LEFT_BEHIND": ScalesLeftBehind,
+    "NOT_ENOUGH_MEMORY": NotEnoughMemory,
+    "ENGINE_VERSION_UNTESTED": EngineVersionUntested,
+    "ENGINE_SHAPE_UNSUPPORTED": EngineShapeUnsupported,
+    "ENGINE_REBALANCES": EngineRebalances,
 }
-"""Refusals that have an error of their own; every other one is an :class:`EngineRefused` or :class:`EngineFailed`."""
+"""Codes of the plugin that have an error of their own; every other one is an :class:`EngineRefused` or
+:class:`EngineFailed`."""
 
 
 class EngineClient:
@@ -306,7 +319,7 @@ class EngineClient:
             )
         refusal = _refusal(answer)
         other = EngineFailed if answer.status >= 500 else EngineRefused
-        error = _ERRORS.get(refusal.code, other)
+        error = ERRORS_BY_CODE.get(refusal.code, other)
         code = "" if refusal.code == NO_REASON else f"{refusal.code}: "
         detail = answer.without_key(f"{code}{refusal.detail}").rstrip(".")
         did = "failed at" if error is EngineFailed else "refused"

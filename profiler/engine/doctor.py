@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from placement.layout import Layout
 from profiler.engine.access import Access, probe_access
 from profiler.engine.client import EngineClient
 from profiler.engine.contract import Placement, PluginHealth
-from profiler.engine.doctor_checks import Check, Findings, all_checks
+from profiler.engine.doctor_checks import Check, Findings, all_checks, check_layout
 from profiler.engine.http import EngineHttp
 from profiler.engine.server_facts import ServerFacts
 from profiler.errors import EngineError, EngineRefused
@@ -49,9 +51,11 @@ class Diagnosis:
 
     @property
     def ready(self) -> bool:
-        """Whether traffic can be recorded by some means, and plans pushed into the running engine."""
+        """Whether traffic can be recorded by some means, plans pushed into the running engine, and it runs the layout
+        that was asked about, if one was."""
         works = {check.name for check in self.checks if check.state in ("works", "limited")}
-        return "push" in works and not works.isdisjoint({"capture", "capture_dumps", "sample"})
+        as_wanted = "layout" in works or all(check.name != "layout" for check in self.checks)
+        return as_wanted and "push" in works and not works.isdisjoint({"capture", "capture_dumps", "sample"})
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything for ``--json``."""
@@ -68,13 +72,23 @@ class Diagnosis:
         }
 
 
-def examine(url: str, *, key: str | None = None, read_key: str | None = None, timeout_s: float = 10.0) -> Diagnosis:
+def examine(
+    url: str,
+    *,
+    key: str | None = None,
+    read_key: str | None = None,
+    layout: Callable[[int | None], Layout] | None = None,
+    timeout_s: float = 10.0,
+) -> Diagnosis:
     """Find out what works on an engine.
 
     Parameters
     ----------
     url, key, read_key
         As of :class:`profiler.engine.client.EngineClient`.
+    layout
+        Returns the layout that the engine shall run, given its number of EP ranks (None where unknown); then one
+        more check says whether it does.
 
     Raises
     ------
@@ -93,7 +107,14 @@ def examine(url: str, *, key: str | None = None, read_key: str | None = None, ti
         placement = _read_placement(client, health)
     findings = Findings(access, facts, health, trouble, placement, architectures)
     checks = tuple(all_checks(findings))
+    if layout is not None:
+        checks += (check_layout(findings, layout(_ep_size(facts, placement))),)
     return Diagnosis(client.url, access, facts, health, placement, architectures, checks)
+
+
+def _ep_size(facts: ServerFacts | None, placement: Placement | None) -> int | None:
+    known = placement or facts
+    return None if known is None else known.ep_size
 
 
 def _read_facts(client: EngineClient) -> ServerFacts | None:

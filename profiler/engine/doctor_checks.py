@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from placement.layout import Layout
 from profiler.engine.access import Access
 from profiler.engine.contract import ABILITIES, Placement, PluginHealth
 from profiler.engine.models import without_expert_location
@@ -20,7 +21,7 @@ ADMIN_KEY = "give the engine's admin key with --engine-key"
 RECORDER_FLAG = "--expert-distribution-recorder-mode stat"
 ROUTED_EXPERTS_FLAG = "--enable-return-routed-experts"
 DISPATCH_FLAG = "--ep-dispatch-algorithm dynamic"
-FILES_INSTEAD = "moeplan push PLAN --print-restart"
+FILES_INSTEAD = "moeplan export PLAN --out layout.json --print-restart"
 
 
 @dataclass(frozen=True)
@@ -226,6 +227,18 @@ def check_layout_at_start(found: Findings) -> Check:
     if not found.architectures and not found.facts.simulated:
         return Check("layout_at_start", "unknown", "the engine does not name its model", FILES_INSTEAD)
     return Check("layout_at_start", "works", f"started with {now}", FILES_INSTEAD)
+
+
+def check_layout(found: Findings, layout: Layout) -> Check:
+    """Whether the engine runs a layout: read back, never taken from what it was started with or said."""
+    placement, started = found.placement, found.facts.init_expert_location if found.facts is not None else "unknown"
+    if placement is None:
+        detail = f"LAYOUT_NOT_VERIFIED: started with {started}; what runs can be read with the plugin only"
+        return Check("layout", "unknown", detail, INSTALL_PLUGIN)
+    if placement.layout_hash != layout.hash or not placement.ranks_agree:
+        detail = f"LAYOUT_NOT_APPLIED: {placement.layout_hash[:12]} runs, not {layout.hash[:12]}"
+        return Check("layout", "missing", detail, f"moeplan push PLAN; or {FILES_INSTEAD}")
+    return Check("layout", "works", f"{layout.hash[:12]} runs on every rank")
 
 
 def check_locality(found: Findings) -> Check:

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from placement.errors import LayoutMismatch, SlotCountMismatch
 from placement.layout import Layout
 from placement.notice import Notice
-from profiler.engine.client import EngineClient
+from profiler.engine.client import ERRORS_BY_CODE, EngineClient
 from profiler.engine.contract import Placement
-from profiler.errors import DispatchCombo, DispatchNotSet, EngineBusy, PluginMissing, PostPushCheckFailed
+from profiler.errors import (
+    DispatchCombo,
+    DispatchNotSet,
+    EngineBusy,
+    EngineError,
+    EngineRebalances,
+    ModelWithoutExpertLocation,
+    NotEnoughMemory,
+    PluginMissing,
+    PostPushCheckFailed,
+)
 
 DISPATCH_FLAG = "--ep-dispatch-algorithm dynamic"
+
+BY_FILE = ("start the engine with the layout: moeplan export PLAN --out layout.json --print-restart",)
+STILL_WORKS: Mapping[type[EngineError], tuple[str, ...]] = {
+    ModelWithoutExpertLocation: ("traffic can be recorded with moeplan sample, and plans compared; none can be run",),
+    DispatchNotSet: (f"start the engine with {DISPATCH_FLAG}",),
+    DispatchCombo: (f"start the engine with {DISPATCH_FLAG}",),
+    EngineRebalances: ("start the engine without --enable-eplb",),
+}
+"""What can be done where a push cannot; elsewhere :data:`BY_FILE`."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +60,16 @@ def preflight(client: EngineClient, layout: Layout) -> Preflight:
         The plugin is not there, cannot push on this engine, or does not reach every rank.
     EngineBusy
         Another push is under way.
-    DispatchNotSet, DispatchCombo, LayoutMismatch, SlotCountMismatch, PostPushCheckFailed
-        As :func:`check_dispatch`, :func:`check_shape`, :func:`check_ranks_agree`.
+    DispatchNotSet, DispatchCombo, LayoutMismatch, SlotCountMismatch, NotEnoughMemory, PostPushCheckFailed
+        As :func:`check_dispatch`, :func:`check_shape`, :func:`check_memory`, :func:`check_ranks_agree`.
+    ModelWithoutExpertLocation, ScalesLeftBehind, EngineVersionUntested, EngineShapeUnsupported, EngineRebalances
+        As :func:`why_not`.
     """
     client.require_alive()
     health = client.health()
     for ability in ("placement", "push"):
         if not health.abilities[ability].works:
-            raise PluginMissing(f"{client.url}: the plugin cannot do {ability}: {health.abilities[ability].reason}.")
+            raise why_not(client.url, ability, health.abilities[ability].reason)
     if len(health.ranks) != health.ranks_expected:
         raise PluginMissing(
             f"{client.url}: the plugin answers on {len(health.ranks)} of {health.ranks_expected} ranks; all are needed."
@@ -58,11 +80,43 @@ def preflight(client: EngineClient, layout: Layout) -> Preflight:
     check_ranks_agree(placement)
     check_shape(placement, layout)
     check_dispatch(placement)
+    check_memory(placement)
     notices = list(client.protection_notices())
     if placement.checksums is None:
         reason = health.abilities["checksums"].reason
         notices.append(Notice("WEIGHTS_UNCHECKED", f"slots are not compared after the push: no checksums ({reason})."))
     return Preflight(placement, tuple(notices))
+
+
+def why_not(url: str, ability: str, reason: str) -> EngineError:
+    """Return the error of an ability that does not work: the plugin's reason begins with a code.
+
+    Returns
+    -------
+    EngineError
+        Of the code's own class, with what still works on such an engine; :class:`PluginMissing` without a code.
+    """
+    code, colon, detail = reason.partition(": ")
+    kind = ERRORS_BY_CODE.get(code) if colon else None
+    if kind is None:
+        return PluginMissing(f"{url}: the plugin cannot do {ability}: {reason.rstrip('.')}.")
+    return kind(f"{url}: {detail.rstrip('.')}.", remedies=STILL_WORKS.get(kind, BY_FILE))
+
+
+def check_memory(placement: Placement) -> None:
+    """Refuse a push when a GPU cannot hold the experts of one layer twice, which receiving them takes.
+
+    Raises
+    ------
+    NotEnoughMemory
+    """
+    needed = placement.expert_bytes * (placement.slots // placement.ep_size)
+    if placement.free_bytes is not None and placement.free_bytes < needed:
+        raise NotEnoughMemory(
+            f"receiving one layer takes {needed / 2**20:.0f} MiB on every GPU, and one has "
+            f"{placement.free_bytes / 2**20:.0f} MiB free; start the engine with a lower --mem-fraction-static.",
+            remedies=BY_FILE,
+        )
 
 
 def check_ranks_agree(placement: Placement) -> None:

@@ -24,9 +24,11 @@ from profiler.errors import (
     EngineError,
     EngineFailed,
     EngineRefused,
+    EngineRestarted,
     EngineUnreachable,
     LayoutHashMismatch,
     PartialApply,
+    PostPushCheckFailed,
 )
 
 __all__ = ["PushResult", "push", "push_checked"]
@@ -75,6 +77,8 @@ def push(
         The engine runs another layout than expected, or somebody else is pushing: nothing has moved.
     PartialApply
         A chunk failed. Its error lists the layers that are new and old.
+    EngineRestarted
+        The engine was started anew during the push; what it runs now is in the sentence.
     PostPushCheckFailed
         The engine does not run what was pushed, on every rank, with the right weights.
     OutputNotWritable
@@ -124,7 +128,7 @@ def push_checked(
             answer = _answer_or_state(client, request, before, layout, limit_s=limit_s)
             after = client.placement(checksums=weights is not None)
             if answer is not None and answer.status == "partial":
-                raise _partial(before, after, layout, reason=answer.error)
+                raise _in_between(before, after, layout, reason=answer.error)
             verify_pushed(after, layout, weights=weights)
         status = "applied"
     return PushResult(
@@ -173,7 +177,7 @@ def _answer_or_state(
             return None
         if after.layout_hash == before.layout_hash:
             raise type(lost)(f"{lost.detail} The engine still runs layout {before.layout_hash[:12]}.") from None
-        raise _partial(before, after, layout, reason=lost.detail) from None
+        raise _in_between(before, after, layout, reason=lost.detail) from None
 
 
 def _settled(client: EngineClient, lost: EngineError, *, limit_s: float) -> Placement:
@@ -192,11 +196,40 @@ def _settled(client: EngineClient, lost: EngineError, *, limit_s: float) -> Plac
         time.sleep(0.2)
 
 
-def _partial(before: Placement, after: Placement, layout: Layout, *, reason: str) -> PartialApply:
-    """Tell which layers are new and which old by reading the engine, not by what it answered."""
+def _in_between(before: Placement, after: Placement, layout: Layout, *, reason: str) -> EngineError:
+    """Tell by reading the engine, not by what it answered, what a push has left that is neither done nor undone.
+
+    Returns
+    -------
+    EngineRestarted
+        The engine is not the one that was asked: another shape, or a layout that no push has brought.
+    PostPushCheckFailed
+        A layer is neither new nor old: somebody else has pushed.
+    PartialApply
+        Every layer is either new or old.
+    """
+    if after.map_LP.shape != before.map_LP.shape or after.ep_size != before.ep_size:
+        return EngineRestarted(
+            f"{reason.rstrip('.')}; meanwhile the engine was started anew in another shape: {_shape(after)} instead of "
+            f"{_shape(before)}. It runs layout {after.layout_hash[:12]}.",
+            remedies=("plan for the engine as it is now",),
+        )
     is_new_L = (after.map_LP == layout.slot_to_expert_LP).all(axis=1)
     is_old_L = (after.map_LP == before.map_LP).all(axis=1)
     changing_L = (before.map_LP != layout.slot_to_expert_LP).any(axis=1)
+    is_mixed = bool((is_new_L | is_old_L).all())
+    if after.generation < before.generation or (not is_mixed and after.generation == before.generation):
+        return EngineRestarted(
+            f"{reason.rstrip('.')}; meanwhile the engine was started anew: it runs layout {after.layout_hash[:12]}, "
+            "which no push has brought.",
+            remedies=("push again", "start the engine with the layout: moeplan export PLAN --print-restart"),
+        )
+    if not is_mixed:
+        return PostPushCheckFailed(
+            f"{reason.rstrip('.')}; meanwhile somebody else has pushed: layout {after.layout_hash[:12]} runs, which is "
+            f"neither {layout.hash[:12]} nor {before.layout_hash[:12]}.",
+            remedies=("agree on who pushes, then push again",),
+        )
     new_layers = tuple(np.flatnonzero(is_new_L & changing_L).tolist())
     old_layers = tuple(np.flatnonzero(is_old_L & changing_L).tolist())
     return PartialApply(
@@ -206,6 +239,10 @@ def _partial(before: Placement, after: Placement, layout: Layout, *, reason: str
         old_layers=old_layers,
         remedies=(ROLL_BACK, "push the same layout again"),
     )
+
+
+def _shape(placement: Placement) -> str:
+    return f"{placement.layers} layers of {placement.slots} slots on {placement.ep_size} ranks"
 
 
 def _check_pace(request: PushRequest) -> None:

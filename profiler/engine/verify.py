@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from placement.layout import Layout
 from profiler.engine.contract import Placement
 from profiler.engine.preflight import check_ranks_agree
-from profiler.errors import PostPushCheckFailed
+from profiler.errors import EngineRestarted, PostPushCheckFailed
 
 ExpertWeights = Mapping[str, tuple[Mapping[int, str], ...]]
 """For every tensor and layer the checksum of each expert's weights; empty for dense layers."""
@@ -47,7 +47,14 @@ def verify_pushed(after: Placement, layout: Layout, *, weights: ExpertWeights | 
     ------
     PostPushCheckFailed
         Naming the first layer, slot or rank that is not as it should be.
+    EngineRestarted
+        The engine has another shape than before.
     """
+    if (after.map_LP.shape, after.ep_size) != (layout.slot_to_expert_LP.shape, layout.gpus):
+        raise EngineRestarted(
+            f"the engine was started anew during the push: it has {after.layers} layers of {after.slots} slots on "
+            f"{after.ep_size} ranks now and runs layout {after.layout_hash[:12]}; plan for it anew."
+        )
     check_ranks_agree(after)
     if after.layout_hash != layout.hash:
         wrong = [

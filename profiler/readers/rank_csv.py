@@ -26,7 +26,7 @@ from profiler.readers.counts import (
 )
 from profiler.readers.layer_rows import MAX_LAYERS
 from profiler.readers.options import ReadOptions
-from profiler.readers.rank_files import missing_ranks, ranks_identical_notice
+from profiler.readers.rank_files import missing_ranks, sources_repeated_notice
 
 HEADER = ["layer_id", "expert_id", "count"]
 MAX_CSV_BYTES = 64 * 2**20
@@ -65,7 +65,7 @@ def open_rank_csvs(paths: Sequence[Path], options: ReadOptions, *, name: str) ->
     ranks = _ranks(ordered)
     notices: tuple[Notice, ...] = ()
     if len(files) > 1 and all(file == files[0] for file in files[1:]):
-        notices += (ranks_identical_notice(name, len(files)),)
+        notices += (sources_repeated_notice(name, len(files)),)
     if options.known_experts is None:
         notices += (experts_assumed_notice(name, highest + 1),)
     recorded = RecordedCounts(

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from placement.notice import Notice
 
+SOURCES_REPEATED = "SOURCES_REPEATED"
+"""Every rank counted every token, so whose tokens they were cannot be told."""
+
 
 def missing_ranks(found: Sequence[int], *, expected: int | None) -> tuple[int, ...]:
     """Return the ranks below the highest one found (or below ``expected``) that have fewer files than the others."""
@@ -16,10 +19,10 @@ def missing_ranks(found: Sequence[int], *, expected: int | None) -> tuple[int, .
     return tuple(rank for rank in range(ranks) if files[rank] < most)
 
 
-def ranks_identical_notice(name: str, ranks: int) -> Notice:
+def sources_repeated_notice(name: str, ranks: int) -> Notice:
     """Return the warning that every rank counted every token."""
     return Notice(
-        "RANKS_IDENTICAL",
+        SOURCES_REPEATED,
         f"{name}: all {ranks} ranks hold the same counts, so each counted every token: the sum is {ranks} times the "
         "traffic (shares are right), and home GPUs are unknown.",
     )

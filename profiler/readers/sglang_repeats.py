@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placement.notice import Notice
+from profiler.readers.rank_files import SOURCES_REPEATED
 from profiler.readers.sglang_map import SlotMaps
 from profiler.readers.sglang_ranks import PassGroup, RankFiles
 from profiler.readers.sglang_records import PassRecord
@@ -88,7 +89,7 @@ def _all_alike(record: PassRecord) -> bool:
 
 def rows_repeated_notice(name: str, kept_rows: int, all_rows: int) -> Notice:
     return Notice(
-        "SOURCES_REPEATED",
+        SOURCES_REPEATED,
         f"{name}: the ranks hold rows of the same gathered batch (no all-to-all backend), so a token's home GPU cannot "
         f"be told; {kept_rows} of {all_rows} rows are kept, once each, and sources are unknown. For sources record "
         "with return_routed_experts.",
@@ -145,7 +146,7 @@ def _own_slots(ranks: RankFiles, maps: SlotMaps) -> dict[int, slice] | None:
 
 def counts_repeated_notice(name: str) -> Notice:
     return Notice(
-        "SOURCES_REPEATED",
+        SOURCES_REPEATED,
         f"{name}: the ranks have equal counts in every pass, for each counted all tokens (no all-to-all backend); one "
         "rank's are kept and sources are unknown.",
     )

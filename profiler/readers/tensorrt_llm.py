@@ -34,7 +34,7 @@ from profiler.readers.counts import (
 )
 from profiler.readers.layer_rows import decoder_layer_rows
 from profiler.readers.options import ReadOptions
-from profiler.readers.rank_files import missing_ranks, ranks_identical_notice
+from profiler.readers.rank_files import missing_ranks, sources_repeated_notice
 from profiler.trace import CountChunk, TraceHeader
 
 META_NAME = "meta_info.json"
@@ -106,7 +106,7 @@ class TensorRtLlmReader:
     def notices(self) -> tuple[Notice, ...]:
         notices = self._rows.notices
         if self._identical:
-            notices += (ranks_identical_notice(self.name, len(self._path_of_rank)),)
+            notices += (sources_repeated_notice(self.name, len(self._path_of_rank)),)
         if self._missing:
             notices += (missing_ranks_notice(self.name, self._missing),)
         return notices

@@ -225,3 +225,26 @@ def test_no_edit_gets_past_with_another_error_than_a_coded_one(document: dict[st
     except CodedError:
         return
     assert plan_from_document(json.loads(render_plan(plan)), name="again") == plan
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("local_target", 1.5),
+        ("max_imbalance", 0.5),
+        ("max_imbalance_used", 1e300),
+        ("holdout_share", -0.1),
+        ("capacity_factor", 0.0),
+        ("capacity_factor", -1.0),
+        ("seed", -1),
+        ("time_limit_s", 0.0),
+        ("max_moved_slots", -1),
+        ("sample_tokens", 0),
+        ("max_overflow", 1.1),
+    ],
+)
+def test_options_that_no_plan_is_made_with_are_refused(document: dict[str, Any], name: str, value: float) -> None:
+    changed = copy.deepcopy(document)
+    changed["options"][name] = value
+    with pytest.raises(BadPlan, match=rf"options\.{name} is"):
+        plan_from_document(changed, name="plan.json")

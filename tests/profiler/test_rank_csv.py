@@ -143,7 +143,7 @@ def test_several_dumps_of_each_rank_add_up_and_a_lacking_one_is_noticed(tmp_path
 def test_equal_ranks_are_said_to_have_counted_everything(tmp_path: Path) -> None:
     paths = write_ranks(tmp_path, "0,0,4\n0,1,2\n", "0,1,2\n0,0,4\n")
     reader = open_rank_csvs(paths, ReadOptions(experts=2), name="x")
-    assert codes(reader.notices) == ["RANKS_IDENTICAL"]
+    assert codes(reader.notices) == ["SOURCES_REPEATED"]
     assert total_LE(reader).tolist() == [[8, 4]]
 
 

@@ -87,7 +87,7 @@ def test_a_layer_that_every_rank_lacks_is_a_cut_recording(tmp_path: Path) -> Non
 def test_ranks_that_counted_every_token_say_nothing_about_sources(tmp_path: Path) -> None:
     reader = open_folder(write_folder(tmp_path, {0: random_rank(7), 1: random_rank(7)}))
     assert reader.header.source_ranks is None
-    assert codes(reader.notices) == ["RANKS_IDENTICAL"]
+    assert codes(reader.notices) == ["SOURCES_REPEATED"]
     assert next(iter(reader.chunks())).tokens_LSE.shape == (4, 1, 4)
 
 

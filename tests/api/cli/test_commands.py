@@ -124,6 +124,12 @@ def test_outputs_that_cannot_be_written_leave_nothing(moeplan: Moeplan, recordin
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["plan.txt", "plan", "plan.JSON", ".json"])
+def test_a_plan_is_written_under_a_name_of_json(moeplan: Moeplan, recording: Path, tmp_path: Path, name: str) -> None:
+    moeplan.refused("plan", recording, "--gpus", 4, "--out", tmp_path / name, code="BAD_OPTION")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_loop_of_links_is_refused(moeplan: Moeplan, tmp_path: Path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from api.cli.app import run
+from profiler.recordings import MIXED, recording_path
 from profiler.replay import running_replay
 from tests.api.cli.command import Moeplan
 from tests.profiler.replay.traces import made_up, shipped
@@ -128,3 +130,57 @@ def test_a_sample_needs_the_engines_switch(moeplan: Moeplan, tmp_path: Path) -> 
             code="ROUTED_EXPERTS_DISABLED",
         )  # fmt: skip
     assert "--enable-return-routed-experts" in line
+
+
+# ------------------------------------------------------------------ files instead of pushes
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("plan") / "plan.json"
+    recording = str(recording_path(MIXED))
+    arguments = ["plan", recording, "--gpus", "4", "--slots-per-gpu", "12", "--time-limit", "5", "--out", str(out)]
+    assert run(arguments) == 0
+    return out
+
+
+def test_a_restart_is_printed_with_the_flags_that_change(
+    moeplan: Moeplan, engine: str, plan: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "layout.json"
+    ran = moeplan("export", plan, "--out", out, "--engine", engine, "--json")
+    assert ran.code == 0, ran.err
+    changes = {flag["name"]: flag["changes"] for flag in ran.json["flags"]}
+    assert changes == {
+        "--ep-size": False,
+        "--ep-num-redundant-experts": False,
+        "--ep-dispatch-algorithm": False,
+        "--init-expert-location": True,
+    }
+    assert str(out) in ran.json["command_line"]
+    printed = moeplan("export", plan, "--out", out, "--print-restart")
+    assert "--ep-num-redundant-experts 16" in printed.out
+    assert moeplan("export", plan, "--out", out, "--json").json == {"out": str(out), "warnings": []}
+    moeplan.refused(
+        "export", plan, "--format", "vllm", "--out", tmp_path / "x.jsonl", "--print-restart", code="BAD_OPTION"
+    )
+
+
+def test_the_doctor_says_whether_a_plan_runs(moeplan: Moeplan, plan: Path, tmp_path: Path) -> None:
+    layout = tmp_path / "layout.json"
+    moeplan("export", plan, "--out", layout)
+    with running_replay(shipped("tiny_moe_mixed"), gpus=4, slots_per_gpu=12, steps_per_s=0) as url:
+        before = moeplan("doctor", "--engine", url, "--layout", plan)
+        assert moeplan("push", plan, "--engine", url).code == 0
+        after = [moeplan("doctor", "--engine", url, "--layout", file).code for file in (plan, layout)]
+    assert (before.code, after) == (5, [0, 0])
+    assert "LAYOUT_NOT_APPLIED" in before.out
+
+
+def test_a_difference_takes_the_number_of_gpus_from_a_plan(moeplan: Moeplan, plan: Path, tmp_path: Path) -> None:
+    layout = tmp_path / "layout.json"
+    moeplan("export", plan, "--out", layout)
+    for pair in ((plan, plan), (plan, layout), (layout, plan)):
+        assert moeplan("diff", *pair, "--json").json["moved_slots"] == 0
+    assert "--gpus" in moeplan.refused("diff", layout, layout, code="BAD_OPTION")
+    moeplan.refused("diff", plan, plan, "--gpus", 8, code="LAYOUT_MISMATCH")

@@ -6,13 +6,14 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from api.errors import RayMissing, RayUnreachable
-from api.workers import FanOut
+from api.workers import FanOut, ray_cluster
 from api.workers.ray_cluster import RayCrew
 from tests.api.workers.layers import Dies, mapped_by, searched, several_batches
 
@@ -66,3 +67,29 @@ def test_an_address_at_which_nobody_listens_is_refused_at_once(monkeypatch: pyte
         monkeypatch.setenv("RAY_ADDRESS", address)
         with pytest.raises(RayUnreachable, match=address):
             RayCrew()
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", None])
+def test_a_server_that_is_no_ray_is_refused_instead_of_waited_for(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes | None
+) -> None:
+    """A web server, one that hangs up, and one that says nothing; Ray itself would wait for minutes."""
+    pytest.importorskip("ray", reason="Ray is not installed (extra moeplan[ray]).")
+    monkeypatch.setattr(ray_cluster, "CONNECT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        served = pool.submit(_answer_once, server, answer)
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(RayUnreachable, match="is no Ray"):
+            RayCrew()
+        served.result()
+
+
+def _answer_once(server: socket.socket, answer: bytes | None) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(1024)
+        if answer is None:
+            connection.recv(1)  # until the other side gives up
+        else:
+            connection.sendall(answer)

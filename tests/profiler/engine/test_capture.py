@@ -162,6 +162,18 @@ def test_somebody_elses_recording_is_left_alone():
         assert client.demand().recording
 
 
+def test_somebody_elses_recording_is_taken_over_when_asked_to():
+    with client_of_replay(made_up([(6, 8)] * 4), gpus=2, slots_per_gpu=4, steps_per_s=300) as client:
+        client.start_demand(DemandOptions(window_steps=10, owner="a forgotten one"))
+        with pytest.raises(EngineBusy, match="a forgotten one") as caught:
+            capture(client, steps=5)
+        assert "--take-over" in caught.value.remedies[-1]
+        result = capture(client, steps=5, take_over=True)
+        state = client.stop_demand()
+    assert [notice.code for notice in result.notices] == ["TAKEN_OVER"]
+    assert "process" in state.owner
+
+
 def test_a_recording_that_was_taken_over_is_neither_mixed_nor_stopped():
     serving = client_of_replay(made_up([(6, 8)] * 4), gpus=2, slots_per_gpu=4, steps_per_s=300)
     with serving as client, EngineClient(client.url) as other:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from placement.layout import Layout
 from profiler.engine.contract import Ability
 from profiler.engine.doctor import Diagnosis, examine
-from profiler.errors import EngineUnreachable, NotAnEngine
+from profiler.engine.doctor_checks import Check
+from profiler.errors import EngineAnswerInvalid, EngineUnreachable, NotAnEngine
 from profiler.replay import running_replay
 from tests.case_files import case, case_json
-from tests.profiler.engine.messages import health
+from tests.profiler.engine.messages import MAP_LP, health, placement
 from tests.profiler.engine.server_infos import server_info
 from tests.profiler.engine.servers import Handler, Told, answer, engine_that_answers, healthy_routes
 from tests.profiler.replay.traces import made_up
@@ -143,16 +145,10 @@ def engine_with_keys(*, read: str, admin: str, plugin: bool) -> Routes:
     routes[("GET", "/hicache/storage-backend")] = guarded({}, key=admin)
     if plugin:
         routes[("GET", "/moeplan/health")] = guarded(health().to_json(), key=admin)
-        routes[("GET", "/moeplan/placement")] = guarded(json.loads(json.dumps(healthy_placement())), key=admin)
+        routes[("GET", "/moeplan/placement")] = guarded(placement().to_json(), key=admin)
     else:  # a route that is not there is one that reads
         routes[("GET", "/moeplan/health")] = guarded({"detail": "Not Found"}, key=read, status=404)
     return routes
-
-
-def healthy_placement() -> dict[str, Any]:
-    from tests.profiler.engine.messages import placement
-
-    return placement().to_json()
 
 
 @pytest.mark.parametrize(
@@ -226,17 +222,45 @@ def test_another_server_is_not_taken_for_an_sglang(routes: Routes) -> None:
         diagnosed(routes)
 
 
-def test_case_u13_an_engine_that_ignores_layouts_is_never_said_to_have_applied_one() -> None:
-    assert case("U13")["expect"]["outcome"] == "accept_warn"
+# ------------------------------------------------------------------ the layout that shall run
+
+RUNNING = Layout(MAP_LP, gpus=2, experts=3)
+OTHER = Layout(MAP_LP[:, ::-1], gpus=2, experts=3)
+
+
+def layout_check(routes: Routes, layout: Layout) -> tuple[Diagnosis, Check]:
+    with engine_that_answers(routes) as (url, _):
+        diagnosis = examine(url, layout=lambda ep_size: layout)
+    return diagnosis, diagnosis.checks[-1]
+
+
+def test_a_layout_that_runs_on_every_rank_is_confirmed() -> None:
+    diagnosis, check = layout_check(with_plugin(stock()), RUNNING)
+    assert (check.name, check.state, diagnosis.ready) == ("layout", "works", True)
+
+
+def test_case_u13_a_layout_that_was_ignored_is_not_said_to_run() -> None:
+    """The engine was started with a file and runs another layout, or cannot be read: only what is read back counts."""
+    code = case("U13")["expect"]["error_code"]
+    diagnosis, check = layout_check(with_plugin(stock(init_expert_location="/layout.json")), OTHER)
+    assert (check.state, check.detail.partition(":")[0], diagnosis.ready) == ("missing", code, False)
+    diagnosis, check = layout_check(stock(init_expert_location="/layout.json"), RUNNING)
+    assert (check.state, diagnosis.ready) == ("unknown", False)
+    assert "LAYOUT_NOT_VERIFIED" in check.detail
     routes = {("GET", "/health"): answer({}), ("GET", "/server_info"): answer(case_json("U13", "server_info.json"))}
-    with engine_that_answers(routes) as (url, _), pytest.raises(NotAnEngine):
-        examine(url)
+    with pytest.raises(NotAnEngine):
+        layout_check(routes, RUNNING)
+
+
+def test_ranks_that_disagree_do_not_run_the_layout() -> None:
+    routes = with_plugin(stock())
+    split = placement(rank_hashes=(RUNNING.hash, "0" * 64))
+    routes[("GET", "/moeplan/placement")] = answer(split.to_json())
+    assert layout_check(routes, RUNNING)[1].state == "missing"
 
 
 @pytest.mark.parametrize("bad", ["two", -1, 1.5, True])
 def test_arguments_of_another_type_end_in_a_sentence(bad: Any) -> None:
-    from profiler.errors import EngineAnswerInvalid
-
     with pytest.raises(EngineAnswerInvalid, match=r"server_info\.tp_size"):
         diagnosed(stock(tp_size=bad))
 

@@ -12,9 +12,15 @@ from profiler.errors import (
     DispatchCombo,
     DispatchNotSet,
     EngineBusy,
+    EngineRebalances,
+    EngineShapeUnsupported,
     EngineUnreachable,
+    EngineVersionUntested,
+    ModelWithoutExpertLocation,
+    NotEnoughMemory,
     PluginMissing,
     PostPushCheckFailed,
+    ScalesLeftBehind,
 )
 from profiler.json_file import read_json
 from tests.case_files import case, case_folder
@@ -115,3 +121,50 @@ def test_it_is_wrong_only_with_replicas_and_a_pick_of_each_ranks_own(dispatch, a
             check_dispatch(engine)
     else:
         check_dispatch(engine)
+
+
+# ------------------------------------------------------------------ what the plugin says it cannot do, by its code
+
+
+MIXTRAL = "MODEL_WITHOUT_EXPERT_LOCATION: MixtralForCausalLM has no expert location in SGLang."
+SCALES = "SCALES_LEFT_BEHIND: SGLang would move layer 1 without w13_weight_scale_inv."
+MEMORY = "NOT_ENOUGH_MEMORY: receiving one layer takes 300 MiB and 10 MiB are free."
+VERSION = "ENGINE_VERSION_UNTESTED: SGLang 0.9 was never tested."
+PIPELINE = "ENGINE_SHAPE_UNSUPPORTED: pipeline parallelism is not supported."
+EPLB = "ENGINE_REBALANCES: its own balancer would overwrite a pushed layout."
+NO_DISPATCH = "DISPATCH_NOT_SET: it takes expert ids for slots."
+LP_DISPATCH = "DISPATCH_COMBO: lp does not follow a layout."
+HOOK = "HOOK_MISSING: the hook is not in place."
+
+
+@pytest.mark.parametrize(
+    ("ability", "reason", "error", "still_works"),
+    [
+        ("placement", MIXTRAL, ModelWithoutExpertLocation, "moeplan sample"),
+        ("push", SCALES, ScalesLeftBehind, "--print-restart"),
+        ("push", MEMORY, NotEnoughMemory, "--print-restart"),
+        ("push", VERSION, EngineVersionUntested, "--print-restart"),
+        ("push", PIPELINE, EngineShapeUnsupported, "--print-restart"),
+        ("push", EPLB, EngineRebalances, "--enable-eplb"),
+        ("push", NO_DISPATCH, DispatchNotSet, "--ep-dispatch-algorithm dynamic"),
+        ("push", LP_DISPATCH, DispatchCombo, "--ep-dispatch-algorithm dynamic"),
+        ("push", HOOK, PluginMissing, ""),
+    ],
+)
+def test_what_the_plugin_cannot_do_has_the_error_of_its_code(ability, reason, error, still_works):
+    with pytest.raises(error) as caught:
+        preflight_of(with_health(abilities=abilities(**{ability: reason})))
+    assert type(caught.value) is error
+    assert reason.partition(": ")[2].rstrip(".") in caught.value.detail
+    assert still_works in "".join(caught.value.remedies)
+    assert caught.value.detail.endswith(".")
+
+
+@pytest.mark.parametrize(("free_bytes", "refused"), [(None, False), (2000, False), (1999, True), (0, True)])
+def test_receiving_a_layer_needs_room_for_it(free_bytes, refused):
+    # 2 slots of 1000 bytes on each GPU
+    if not refused:
+        assert preflight_of({}, free_bytes=free_bytes).placement.free_bytes == free_bytes
+        return
+    with pytest.raises(NotEnoughMemory, match="--mem-fraction-static"):
+        preflight_of({}, free_bytes=free_bytes)

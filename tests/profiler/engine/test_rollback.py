@@ -23,6 +23,7 @@ from profiler.errors import (
     EngineAnswerInvalid,
     EngineError,
     EngineFailed,
+    EngineRestarted,
     NoPreviousLayout,
     OutputNotWritable,
     PartialApply,
@@ -231,6 +232,52 @@ def test_a_push_that_never_ends_is_reported_as_it_stands():
     busy = replace(HALF, push_in_progress=True)
     with pytest.raises(PartialApply):
         pushed_into(scripted(hangs_up, OLD, busy), timeout_s=0.3)
+
+
+WIDE_LP = np.array([[0, 1, 2, 0, 1, 2]] * 2, dtype=np.int32)
+OTHER_LP = np.array([[2, 1, 0, 2], [0, 1, 2, 1]], dtype=np.int32)
+
+
+def restarted(map_LP: np.ndarray, **changes) -> object:
+    digest = layout_hash(map_LP)
+    fields = {"map_LP": map_LP, "layout_hash": digest, "slots": map_LP.shape[1], "checksums": None, "generation": 0}
+    return replace(OLD, **{**fields, "rank_hashes": (digest,) * changes.get("ep_size", 2), **changes})
+
+
+@pytest.mark.parametrize("lost", [hangs_up, BROKEN, PARTIAL])
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [
+        (restarted(WIDE_LP), "another shape: 2 layers of 6 slots on 2 ranks instead of 2 layers of 4 slots on 2 ranks"),
+        (restarted(OTHER_LP, ep_size=4), "4 slots on 4 ranks instead of"),
+        (restarted(OTHER_LP), "which no push has brought"),
+        (restarted(HALF.map_LP), "which no push has brought"),
+        (restarted(OTHER_LP, generation=OLD.generation), "which no push has brought"),
+    ],
+)
+def test_an_engine_that_was_started_anew_meanwhile_is_not_taken_for_the_one_before(history, lost, after, words):
+    with pytest.raises(EngineRestarted, match=words) as caught:
+        pushed_into(scripted(lost, OLD, after), history)
+    assert not any("rollback" in remedy for remedy in caught.value.remedies)
+    assert remembered_outcomes(history) == ["failed"]
+
+
+@pytest.mark.parametrize("after", [restarted(WIDE_LP), restarted(OTHER_LP, ep_size=4)])
+def test_an_engine_of_another_shape_after_its_answer_is_found_out(history, after):
+    with pytest.raises(EngineRestarted, match="plan for it anew"):
+        pushed_into(scripted(APPLIED, OLD, after), history)
+
+
+def test_somebody_elses_push_after_a_lost_answer_is_not_taken_for_half_of_ours(history):
+    after = replace(restarted(OTHER_LP), generation=OLD.generation + 2)
+    with pytest.raises(PostPushCheckFailed, match="somebody else has pushed"):
+        pushed_into(scripted(hangs_up, OLD, after), history)
+    assert remembered_outcomes(history) == ["failed"], "what ran before us stays known"
+
+
+def test_a_rank_that_is_gone_after_a_lost_answer_is_named(history):
+    with pytest.raises(PostPushCheckFailed, match="1 of 2 ranks answered"):
+        pushed_into(scripted(hangs_up, OLD, replace(NEW, rank_hashes=(NEW.layout_hash,))), history)
 
 
 # ------------------------------------------------------------------ the history
