@@ -162,6 +162,11 @@ class Plan:
         self._check_sums()
         for name, metrics in {"metrics": self.metrics, **self.baselines}.items():
             _check_figures(metrics, name=name)
+            if _capacities(metrics) != _capacities(self.metrics):
+                raise BadPlan(
+                    f"{name} was judged at the capacities {_capacities(metrics)}, the plan at "
+                    f"{_capacities(self.metrics)}; all layouts are judged at the same."
+                )
         self._check_bound()
 
     def _check_shapes(self) -> None:
@@ -329,6 +334,12 @@ def _check_figures(metrics: PlanMetrics, *, name: str) -> None:
                     f"{name}: at the capacity factor {at.capacity_factor:g} overflow_share is {at.overflow_share}, "
                     f"rerouted {at.rerouted} and dropped {at.dropped}; these are shares, the first the largest."
                 )
+
+
+def _capacities(metrics: PlanMetrics) -> list[str]:
+    """Name what a layout's overflow was measured at: capacity factors, and phases of steps."""
+    factors = [f"{at.capacity_factor:g}" for at in metrics.capacity]
+    return factors + [f"{step.phase} {step.capacity_factor:g}" for step in metrics.step_overflow]
 
 
 def _whole_tokens(tokens: npt.NDArray[np.generic], *, name: str) -> npt.NDArray[np.int64]:
