@@ -18,8 +18,9 @@
           +-- RecordingNeedsLimit, DumpNotFound, DumpIncomplete, DumpAmbiguous, DumpForeign,
               EngineLostDuringDump                                (capture without the plugin)
           +-- SampleFailed                                        (sampling of requests)
-          +-- LayoutHashMismatch, DispatchNotSet, DispatchCombo, PartialApply, PostPushCheckFailed,
-              NoPreviousLayout, EngineRestarted                   (push and rollback)
+          +-- LayoutHashMismatch, DispatchNotSet, DispatchCombo, PartialApply, ApplyStalled,
+              PostPushCheckFailed, WeightsChanged, NoPreviousLayout, EngineRestarted
+                                                                  (push and rollback)
           +-- ModelWithoutExpertLocation, ScalesLeftBehind, NotEnoughMemory, EngineVersionUntested,
               EngineShapeUnsupported, EngineRebalances            (why an engine cannot be pushed)
 """
@@ -251,8 +252,16 @@ class PartialApply(EngineError):
         super().__init__(detail, remedies=remedies)
 
 
+class ApplyStalled(EngineError):
+    """A push is still under way in the engine long after it should have ended."""
+
+
 class PostPushCheckFailed(EngineError):
     """The engine does not report the layout that was pushed."""
+
+
+class WeightsChanged(EngineError):
+    """The engine's weights were updated while a layout was pushed, so that slots cannot be compared with before."""
 
 
 class NoPreviousLayout(EngineError):

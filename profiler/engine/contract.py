@@ -158,6 +158,9 @@ class Placement:
         Pushes since start that changed at least one layer.
     push_in_progress : bool
         True between the first and the last chunk of a push.
+    weight_updates : int
+        Updates of the model's weights since start (a new checkpoint, weights from a trainer): checksums from before
+        one say nothing about the slots after it. 0 where the engine does not count them.
     checksums : mapping of str to tuple of tuple of str, or None
         For every per-expert tensor (weights and scales) a text [L][P]: equal texts mean equal bytes. Empty
         rows for layers without experts. None when not asked for.
@@ -185,6 +188,7 @@ class Placement:
     rank_hashes: tuple[str, ...]
     generation: int
     push_in_progress: bool
+    weight_updates: int = 0
     checksums: Mapping[str, tuple[tuple[str, ...], ...]] | None = None
 
     @property
@@ -236,6 +240,7 @@ class Placement:
             rank_hashes=fields.texts("rank_hashes"),
             generation=fields.integer("generation"),
             push_in_progress=fields.flag("push_in_progress"),
+            weight_updates=fields.integer("weight_updates") if "weight_updates" in fields else 0,
             checksums=_checksums(fields, layers=layers, slots=slots) if "checksums" in fields else None,
         )
 

@@ -174,6 +174,9 @@ class DemandWindow:
         ``Placement.generation`` at the first and at the last step: they differ when the layout changed in between.
     phases : tuple of PhaseCounts
         Phases that had tokens.
+    unused_tokens : int
+        Tokens that the engine computed beside those: with the overlap schedule it launches a step before it knows
+        which requests have ended, and throws their token away. They are in no count.
     """
 
     index: int
@@ -183,6 +186,7 @@ class DemandWindow:
     generation: int
     last_generation: int
     phases: tuple[PhaseCounts, ...]
+    unused_tokens: int = 0
 
     @property
     def tokens(self) -> int:
@@ -208,6 +212,7 @@ class DemandWindow:
             generation=fields.integer("generation"),
             last_generation=fields.integer("last_generation"),
             phases=phases,
+            unused_tokens=fields.integer("unused_tokens") if "unused_tokens" in fields else 0,
         )
 
 

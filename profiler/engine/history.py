@@ -32,7 +32,7 @@ Outcome = Literal["started", "applied", "failed"]
 FORMAT = "moeplan-layout-history"
 FORMAT_VERSION = 1
 KEPT_PUSHES = 20
-"""Pushes remembered for each engine; older files are removed."""
+"""Latest pushes remembered for each engine, beside the first one: the layout before it can always be gone back to."""
 
 MAX_HISTORY_BYTES = 4 * MAX_JSON_BYTES
 
@@ -126,7 +126,7 @@ class LayoutHistory:
         except OSError as error:
             raise OutputNotWritable(f"{folder} cannot be made: {error.strerror}.") from error
         _write(push)
-        for old in self._files(url)[:-KEPT_PUSHES]:
+        for old in self._files(url)[1:-KEPT_PUSHES]:
             old.unlink(missing_ok=True)
         return push
 

@@ -19,6 +19,7 @@ from profiler.engine.preflight import Preflight, preflight
 from profiler.engine.push_result import PushResult, PushStatus
 from profiler.engine.verify import ExpertWeights, expert_weights, verify_pushed
 from profiler.errors import (
+    ApplyStalled,
     EngineAnswerInvalid,
     EngineBusy,
     EngineError,
@@ -29,6 +30,7 @@ from profiler.errors import (
     LayoutHashMismatch,
     PartialApply,
     PostPushCheckFailed,
+    WeightsChanged,
 )
 
 __all__ = ["PushResult", "push", "push_checked"]
@@ -75,12 +77,16 @@ def push(
         As :func:`profiler.engine.preflight.preflight`: nothing has moved.
     LayoutHashMismatch, EngineBusy
         The engine runs another layout than expected, or somebody else is pushing: nothing has moved.
+    ApplyStalled
+        The answer was lost, and the engine says for longer than ``timeout_s`` that the push is under way.
     PartialApply
         A chunk failed. Its error lists the layers that are new and old.
     EngineRestarted
         The engine was started anew during the push; what it runs now is in the sentence.
     PostPushCheckFailed
         The engine does not run what was pushed, on every rank, with the right weights.
+    WeightsChanged
+        Somebody has updated the engine's weights meanwhile, so they cannot be checked.
     OutputNotWritable
         The history cannot be written: nothing has moved.
     """
@@ -129,6 +135,7 @@ def push_checked(
             after = client.placement(checksums=weights is not None)
             if answer is not None and answer.status == "partial":
                 raise _in_between(before, after, layout, reason=answer.error)
+            _require_same_weights(before, after)
             verify_pushed(after, layout, weights=weights)
         status = "applied"
     return PushResult(
@@ -142,6 +149,15 @@ def push_checked(
         weights_checked=weights is not None and status != "dry_run",
         notices=found.notices,
     )
+
+
+def _require_same_weights(before: Placement, after: Placement) -> None:
+    if after.weight_updates != before.weight_updates:
+        raise WeightsChanged(
+            f"the engine's weights were loaded anew during the push (update {after.weight_updates}, before "
+            f"{before.weight_updates}), so what lies in its slots cannot be compared with before.",
+            remedies=("push the same layout again: it is then checked against the new weights",),
+        )
 
 
 @contextmanager
@@ -191,8 +207,14 @@ def _settled(client: EngineClient, lost: EngineError, *, limit_s: float) -> Plac
                 f"{lost.detail} Whether it was applied is unknown: the layout cannot be read either. {error.detail}",
                 remedies=("read the layout when the engine is back", ROLL_BACK),
             ) from None
-        if not placement.push_in_progress or time.monotonic() > deadline_s:
+        if not placement.push_in_progress:
             return placement
+        if time.monotonic() > deadline_s:
+            raise ApplyStalled(
+                f"{lost.detail} After {limit_s:g} s more the engine says that the push is still under way; it runs "
+                f"layout {placement.layout_hash[:12]}.",
+                remedies=("look at the engine's log: a rank may hang", "read the layout later", ROLL_BACK),
+            )
         time.sleep(0.2)
 
 

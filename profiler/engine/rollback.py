@@ -82,8 +82,11 @@ def _named_layout(to_hash: str, pushes: tuple[RememberedPush, ...]) -> Placement
 def _trusted_weights(before: Placement, pushes: tuple[RememberedPush, ...]) -> ExpertWeights | None:
     """Return each expert's weights, from before the last push where that one was never verified.
 
-    After such a push the slots may hold anything, so they prove nothing about which weights are whose.
+    After such a push the slots may hold anything, so they prove nothing about which weights are whose; unless the
+    engine's weights were updated since, which fills every slot anew.
     """
-    if pushes and pushes[0].outcome != "applied" and pushes[0].before.checksums is not None:
-        return expert_weights(pushes[0].before)
+    last = pushes[0] if pushes else None
+    unverified = last is not None and last.outcome != "applied" and last.before.checksums is not None
+    if last is not None and unverified and last.before.weight_updates == before.weight_updates:
+        return expert_weights(last.before)
     return expert_weights(before)

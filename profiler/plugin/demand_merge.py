@@ -53,6 +53,7 @@ def _merge_window(rank_windows: Sequence[dict[str, Any]], parts: Sequence[dict[s
         seconds=first["seconds"],
         generation=first["generation"],
         last_generation=max(window["last_generation"] for window in rank_windows),
+        unused_tokens=sum(window["unused_tokens"] for window in rank_windows),
         phases=tuple(
             phase for number in range(len(PHASES)) if (phase := _merge_phase(number, rank_windows, parts)) is not None
         ),

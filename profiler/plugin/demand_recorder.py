@@ -40,6 +40,7 @@ class _OpenWindow:
     opened_s: float = 0.0
     generation: int = 0
     last_generation: int = 0
+    unused_tokens: int = 0
     tokens: list[int] = field(default_factory=lambda: [0] * len(PHASES))
     phase_steps: list[list[int]] = field(default_factory=lambda: [[] for _ in PHASES])
 
@@ -54,6 +55,8 @@ class RankWindow:
     seconds : float
     generation, last_generation : int
         As in ``DemandWindow``.
+    unused_tokens : int
+        Own tokens that were computed and thrown away.
     tokens : list of int
         Own tokens by phase.
     phase_steps : list of list of int
@@ -68,6 +71,7 @@ class RankWindow:
     seconds: float
     generation: int
     last_generation: int
+    unused_tokens: int
     tokens: list[int]
     phase_steps: list[list[int]]
     counts: Any
@@ -213,6 +217,8 @@ class DemandRecorder:
         if window.steps == 0:
             window.first_step, window.generation, window.opened_s = step.number, step.generation, step.launched_s
         window.last_generation = step.generation
+        if self._view.attn_tp_rank == 0:
+            window.unused_tokens += step.rows.tokens - tokens
         if tokens:
             window.phase_steps[phase].append(window.steps)
             window.tokens[phase] += tokens if self._view.attn_tp_rank == 0 else 0
@@ -231,6 +237,7 @@ class DemandRecorder:
             seconds=self._clock() - window.opened_s,
             generation=window.generation,
             last_generation=window.last_generation,
+            unused_tokens=window.unused_tokens,
             tokens=window.tokens,
             phase_steps=window.phase_steps,
             counts=self._kept_counts(),

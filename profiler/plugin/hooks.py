@@ -24,6 +24,14 @@ DEMAND_VARIABLE = "MOEPLAN_PLUGIN_DEMAND"
 """Set to 0 to leave demand out altogether: otherwise captured CUDA graphs hold one small copy per MoE layer, also
 while nothing is recorded."""
 
+WEIGHT_UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+WEIGHT_UPDATES = (
+    "update_weights_from_disk",
+    "update_weights_from_distributed",
+    "update_weights_from_tensor",
+    "update_weights_from_ipc",
+)
+
 HTTP_SERVER_MODULE = "sglang.srt.entrypoints.http_server"
 
 
@@ -67,6 +75,7 @@ class EnginePlugin:
                 _after_tokenizer_manager,
                 ("placement", "checksums", "push", "demand"),
             ),
+            *(Hook(f"{WEIGHT_UPDATER}.{name}", "AROUND", self._weight_update, ()) for name in WEIGHT_UPDATES),
             Hook("sglang.srt.model_executor.model_runner.ModelRunner.forward", "AROUND", self._forward, ("demand",)),
             Hook("sglang.srt.managers.scheduler.Scheduler.run_batch", "AROUND", self._run_batch, ("demand",)),
             Hook("sglang.srt.managers.scheduler.Scheduler.process_batch_result", "AROUND", self._result, ("demand",)),
@@ -105,6 +114,9 @@ class EnginePlugin:
 
     def _forward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._ranks.demand.around_forward(original, *args, **kwargs)
+
+    def _weight_update(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self._ranks.around_weight_update(original, *args, **kwargs)
 
     def _run_batch(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._ranks.demand.around_run_batch(original, *args, **kwargs)

@@ -116,6 +116,7 @@ _PLAIN_FIELDS = (
     "layout_hash",
     "generation",
     "push_in_progress",
+    "weight_updates",
 )
 
 

@@ -78,22 +78,24 @@ class RankDemand:
         """Tie the steps of a batch to its result (hook on ``Scheduler.run_batch``)."""
         if self._recorder is None or not self._recorder.takes_steps:
             return original(scheduler, batch, *args, **kwargs)
-        self._launched = []
+        launched = self._launched = []
         try:
             result = original(scheduler, batch, *args, **kwargs)
-            setattr(result, STEPS_OF_RESULT, self._launched)
         finally:
             self._launched = None
+        if launched:
+            self._guarded(lambda: setattr(result, STEPS_OF_RESULT, launched))
         return result
 
     def around_result(
         self, original: Callable[..., Any], scheduler: Any, batch: Any, result: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Count a batch's steps (hook on ``Scheduler.process_batch_result``)."""
-        launched: list[tuple[DemandRecorder, LoggedStep]] = vars(result).pop(STEPS_OF_RESULT, [])
+        launched: list[tuple[DemandRecorder, LoggedStep]] | None = getattr(result, STEPS_OF_RESULT, None)
         if launched:
 
             def settle() -> None:
+                delattr(result, STEPS_OF_RESULT)
                 for recorder, step in launched:
                     recorder.settle(step, unused_tokens=unused_tokens(scheduler, batch, tokens=step.rows.tokens))
 

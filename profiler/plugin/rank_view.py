@@ -6,6 +6,9 @@ import inspect
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 
 @dataclass(frozen=True)
 class RankView:
@@ -115,7 +118,34 @@ def metadata_of_map(server_args: Any, model_config: Any, map_LP: Any, *, ep_rank
 
     init = ExpertLocationMetadata.init_by_mapping
     first = (server_args,) if "server_args" in inspect.signature(init).parameters else ()
-    return init(*first, model_config, physical_to_logical_map=map_LP, moe_ep_rank=ep_rank)
+    metadata = init(*first, model_config, physical_to_logical_map=map_LP, moe_ep_rank=ep_rank)
+    slots_LEP = every_slot(map_LP.cpu().numpy(), experts=int(metadata.num_logical_experts))
+    metadata.logical_to_all_physical_map_cpu.copy_(_tensor(slots_LEP))
+    return metadata
+
+
+def every_slot(map_LP: npt.NDArray[np.integer], *, experts: int) -> npt.NDArray[np.int64]:
+    """List the slots of every expert, padded with -1; int64 [L, E, P].
+
+    SGLang's own list is the rank's preferred slots, and weights that are loaded later go to the slots of that list: a
+    second replica of an expert on one GPU would keep its old weights. Only that loading reads the host's copy.
+    """
+    layers, slots = map_LP.shape
+    slot_LP = np.argsort(map_LP, axis=1, kind="stable")
+    expert_LP = np.take_along_axis(map_LP, slot_LP, axis=1)
+    replicas_LE = np.zeros((layers, experts), dtype=np.int64)
+    np.add.at(replicas_LE, (np.arange(layers)[:, None], expert_LP), 1)
+    first_LE = np.cumsum(replicas_LE, axis=1) - replicas_LE
+    number_LP = np.arange(slots) - np.take_along_axis(first_LE, expert_LP, axis=1)
+    slots_LEP = np.full((layers, experts, slots), -1, dtype=np.int64)
+    slots_LEP[np.arange(layers)[:, None], expert_LP, number_LP] = slot_LP
+    return slots_LEP
+
+
+def _tensor(values: npt.NDArray[np.int64]) -> Any:
+    import torch
+
+    return torch.from_numpy(values)
 
 
 def copied_metadata(metadata: Any) -> Any:

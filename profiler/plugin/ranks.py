@@ -80,6 +80,7 @@ class RankSide:
     def __init__(self, missing_hooks: Callable[[], Mapping[str, str]]) -> None:
         self._missing_hooks = missing_hooks
         self._applier = PlacementApplier()
+        self._weight_updates = 0
         self.demand = RankDemand(generation=lambda: self._applier.generation)
         self._orders: dict[str, Callable[[Rank, Fields], dict[str, Any]]] = {
             "health": self._health,
@@ -103,6 +104,11 @@ class RankSide:
 
         answers = self._carry_out(scheduler, str(request.method).removeprefix(PREFIX), request.body)
         return DumperControlReqOutput(success=True, response=answers)  # the scheduler sends what a handler returns
+
+    def around_weight_update(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Count updates of the weights, failed ones too: they may have got half way."""
+        self._weight_updates += 1
+        return original(*args, **kwargs)
 
     def _carry_out(self, scheduler: Any, name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
         order_id = {"order_id": str(body.get("order_id", ""))}
@@ -149,7 +155,11 @@ class RankSide:
     def _placement(self, rank: Rank, _order: Fields) -> dict[str, Any]:
         _require_expert_location(rank)
         part = rank_placement(rank.model_runner, rank.server_args, rank.view)
-        return part | {"generation": self._applier.generation, "push_in_progress": self._applier.in_progress}
+        return part | {
+            "generation": self._applier.generation,
+            "push_in_progress": self._applier.in_progress,
+            "weight_updates": self._weight_updates,
+        }
 
     def _checksums(self, rank: Rank, order: Fields) -> dict[str, Any]:
         _require_expert_location(rank)

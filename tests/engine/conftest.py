@@ -10,6 +10,7 @@ import pytest
 
 from tests.engine.engine_server import (
     ALL_TO_ALL,
+    BALANCING,
     DP_ATTENTION,
     KIT,
     PLAIN,
@@ -20,11 +21,22 @@ from tests.engine.engine_server import (
 )
 
 ENVIRONMENT_VARIABLE = "MOEPLAN_SGLANG_VENV"
-ENGINE_FIXTURES = ("engine", "dp_engine", "all_to_all_engine", "protected_engine")
+CORE_ENGINES = ("engine", "all_to_all_engine")
+ENGINE_FIXTURES = ("engine", "dp_engine", "all_to_all_engine", "protected_engine", "balancing_engine")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bring the tests of one engine together, so that each engine starts once."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--core-engines", action="store_true", help="Start only the plain engine and the one behind an all-to-all."
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Bring the tests of one engine together, so that each engine starts once; leave out those not asked for."""
+    if config.getoption("--core-engines", default=False):
+        others = [item for item in items if _engine_of(item) not in (-1, *map(ENGINE_FIXTURES.index, CORE_ENGINES))]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
     mine = [index for index, item in enumerate(items) if item.path.is_relative_to(Path(__file__).parent)]
     by_engine = sorted((items[index] for index in mine), key=_engine_of)
     for index, item in zip(mine, by_engine, strict=True):
@@ -32,8 +44,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _engine_of(item: pytest.Item) -> int:
+    """Return the number of the engine that a test runs on, -1 where it runs on none."""
     fixtures = getattr(item, "fixturenames", ())
-    return next((number for number, name in enumerate(ENGINE_FIXTURES) if name in fixtures), -1)
+    another = len(ENGINE_FIXTURES) if "one_engine" in fixtures else -1
+    return next((number for number, name in enumerate(ENGINE_FIXTURES) if name in fixtures), another)
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +64,14 @@ def environment() -> Path:
 def random_model(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("random-moe")
     subprocess.check_call([str(environment / "bin" / "python"), str(KIT / "random_model.py"), str(folder)])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def other_weights(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of the same model with other weights."""
+    folder = tmp_path_factory.mktemp("other-moe")
+    subprocess.check_call([str(environment / "bin" / "python"), str(KIT / "random_model.py"), str(folder), "4321"])
     return folder
 
 
@@ -100,3 +122,8 @@ def all_to_all_engine(one_engine: OneEngine) -> EngineServer:
 @pytest.fixture
 def protected_engine(one_engine: OneEngine) -> EngineServer:
     return one_engine.get(PROTECTED_WITHOUT_DISPATCH)
+
+
+@pytest.fixture
+def balancing_engine(one_engine: OneEngine) -> EngineServer:
+    return one_engine.get(BALANCING)

@@ -37,12 +37,15 @@ class EngineSetup:
         ``--ep-dispatch-algorithm``; None starts the engine without one.
     admin_key : str
         ``--admin-api-key``, empty for none; the client sends it.
+    balances : bool
+        Whether moeplan's plugin is told to be the engine's balancer.
     """
 
     arguments: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ("cpu_shim", "faults")
     dispatch: str | None = "dynamic"
     admin_key: str = ""
+    balances: bool = False
 
     @property
     def all_arguments(self) -> tuple[str, ...]:
@@ -58,7 +61,8 @@ class EngineSetup:
     def variables(self) -> dict[str, str]:
         # Opens SGLang's route for control messages, which the all-to-all plugin answers (and makes its debugger wrap
         # the model, so it is left out elsewhere).
-        return {"DUMPER_SERVER_PORT": "reuse"} if "all_to_all" in self.plugins else {}
+        control = {"DUMPER_SERVER_PORT": "reuse"} if "all_to_all" in self.plugins else {}
+        return control | ({"MOEPLAN_PLUGIN_EPLB": "1"} if self.balances else {})
 
 
 PLAIN = EngineSetup()
@@ -79,6 +83,18 @@ ALL_TO_ALL = EngineSetup(
 )
 """Two data-parallel ranks that send tokens to each other: SGLang's "nearest" dispatch, over gloo."""
 
+REBALANCE_STEPS = 60
+
+BALANCING = EngineSetup(
+    arguments=(
+        "--enable-eplb",
+        *("--eplb-rebalance-num-iterations", str(REBALANCE_STEPS)),
+        *("--expert-distribution-recorder-buffer-size", str(REBALANCE_STEPS)),
+    ),
+    balances=True,
+)
+"""Rebalances by itself every so many steps, with moeplan's layouts."""
+
 
 @dataclass
 class EngineServer:
@@ -89,6 +105,8 @@ class EngineServer:
     url, version : str
     home_ranks : bool
         Whether requests live on ranks, whose tokens travel to others.
+    admin_key : str
+        Empty for none.
     fault_file : Path
         What the faults plugin of the kit reads.
     log_file : Path
@@ -97,6 +115,7 @@ class EngineServer:
     url: str
     version: str
     home_ranks: bool
+    admin_key: str
     fault_file: Path
     log_file: Path
     client: httpx.Client = field(repr=False)
@@ -171,8 +190,15 @@ def engine_server(
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300.0, headers=setup.headers) as client:
             _wait_until_up(client, process, log_file)
-            home_ranks = "all_to_all" in setup.plugins
-            yield EngineServer(f"http://127.0.0.1:{port}", version, home_ranks, fault_file, log_file, client)
+            yield EngineServer(
+                url=f"http://127.0.0.1:{port}",
+                version=version,
+                home_ranks="all_to_all" in setup.plugins,
+                admin_key=setup.admin_key,
+                fault_file=fault_file,
+                log_file=log_file,
+                client=client,
+            )
     finally:
         _stop(process)
 
@@ -199,7 +225,8 @@ def _arguments(model: Path, port: int) -> list[str]:
 
 def _variables(folder: Path, fault_file: Path, plugins: tuple[str, ...]) -> dict[str, str]:
     return {
-        "PYTHONPATH": os.pathsep.join(str(KIT / plugin) for plugin in plugins),
+        # This checkout's plugin, wherever the environment's own comes from.
+        "PYTHONPATH": os.pathsep.join([str(KIT.parents[2]), *(str(KIT / plugin) for plugin in plugins)]),
         "PYTHONUNBUFFERED": "1",
         "MOEPLAN_TEST_FAULT_FILE": str(fault_file),
         "MOEPLAN_TEST_LOADS_FOLDER": str(folder),

@@ -63,6 +63,7 @@ def assert_recording_equals_requests(engine: EngineServer, *, sources: int, seed
     answer = fetch(engine)
     assert (answer.layers, answer.sources, answer.experts) == (LAYERS, sources, EXPERTS)
     assert (answer.remaining, answer.dropped_windows) == (0, 0)
+    assert sum(window.unused_tokens for window in answer.windows) >= len(requests) // 2, "requests ended at a token"
     found = summed(answer.windows, sources=sources)
     assert found.tokens == routed.tokens
     for phase in ("prefill", "decode"):
@@ -108,9 +109,33 @@ def test_a_full_ring_drops_the_oldest_and_says_so(engine: EngineServer) -> None:
 
 
 def test_a_second_recording_is_refused(engine: EngineServer) -> None:
-    running = start(engine, window_steps=10)
-    assert refusal_code(engine.post("/moeplan/demand/start", {"window_steps": 1})) == (409, "RECORDING_IN_PROGRESS")
+    running = start(engine, window_steps=10, owner="process 7 on a host")
+    second = engine.post("/moeplan/demand/start", {"window_steps": 1})
+    assert refusal_code(second) == (409, "RECORDING_IN_PROGRESS")
+    assert "process 7 on a host" in Refusal.from_json(second.json()).detail
     assert stop(engine).recording_id == running.recording_id
+
+
+def test_a_recording_can_be_taken_over(engine: EngineServer) -> None:
+    start(engine, window_steps=1, owner="process 7 on a host")
+    generate(engine, EIGHT_PROMPTS[0])
+    taken = start(engine, window_steps=100, owner="another", take_over=True)
+    assert (taken.owner, taken.taken_over_from) == ("another", "process 7 on a host")
+    answer = fetch(engine)
+    assert (answer.recording_id, answer.windows) == (taken.recording_id, ()), "what it held is lost"
+    stop(engine)
+
+
+def test_a_recording_left_behind_ends_by_itself(engine: EngineServer) -> None:
+    left = start(engine, window_steps=1, lease_seconds=0.5)
+    generate(engine, EIGHT_PROMPTS[0])
+    deadline = time.monotonic() + 60
+    while engine.post("/moeplan/demand/start", {"window_steps": 1}).status_code == 409:
+        assert time.monotonic() < deadline
+        time.sleep(0.25)
+    state = stop(engine)
+    assert state.recording_id != left.recording_id
+    assert state.taken_over_from == ""
 
 
 @pytest.mark.parametrize("options", [{}, {"window_steps": 0}, {"window_steps": 1, "window_seconds": 1.0}])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import numpy as np
 import numpy.typing as npt
 
@@ -39,6 +42,43 @@ def generate(
     response = server.post("/generate", {"input_ids": list(prompt), "sampling_params": sampling, **fields})
     response.raise_for_status()
     return dict(response.json())
+
+
+@dataclass
+class Load:
+    """What came of requests that kept running.
+
+    Attributes
+    ----------
+    answered : int
+    failed : list of str
+    """
+
+    answered: int = 0
+    failed: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def under_load(server: EngineServer, *, clients: int = 4) -> Iterator[Load]:
+    """Keep requests running while the block runs."""
+    load, ended = Load(), threading.Event()
+
+    def keep_asking(prompt: list[int]) -> None:
+        while not ended.is_set():
+            try:
+                generate(server, prompt)
+                load.answered += 1
+            except httpx.HTTPError as error:
+                load.failed.append(repr(error))
+
+    with ThreadPoolExecutor(clients) as pool:
+        running = [pool.submit(keep_asking, prompt) for prompt in prompts(clients, seed=70)]
+        try:
+            yield load
+        finally:
+            ended.set()
+            for one in running:
+                one.result()
 
 
 @dataclass(frozen=True)

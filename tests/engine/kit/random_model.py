@@ -1,6 +1,6 @@
 """Write a random Qwen3-MoE checkpoint of about 2.5 MB: three MoE layers of 16 experts, top-4.
 
-    python random_model.py FOLDER
+    python random_model.py FOLDER [SEED]
 
 Some experts' router rows are longer than others', so that some are hot. Weights are float32: in bfloat16 a new layout
 changes the order of sums and with it greedy outputs. The tokenizer has one token per byte.
@@ -52,21 +52,21 @@ CONFIG = {
 }
 
 
-def write_model(folder: Path) -> Path:
+def write_model(folder: Path, *, seed: int) -> Path:
     """Write checkpoint, configuration and tokenizer into a folder and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(CONFIG, indent=1))
     (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 256, "eos_token_id": 256}))
-    _write_weights(folder)
+    _write_weights(folder, seed=seed)
     write_tokenizer(folder)
     return folder
 
 
-def _write_weights(folder: Path) -> None:
+def _write_weights(folder: Path, *, seed: int) -> None:
     import torch
     from safetensors.torch import save_file
 
-    generator = torch.Generator().manual_seed(1234)
+    generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int, std: float) -> torch.Tensor:
         return torch.randn(*shape, generator=generator) * std
@@ -120,4 +120,4 @@ def write_tokenizer(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    print(write_model(Path(sys.argv[1])))
+    print(write_model(Path(sys.argv[1]), seed=int(sys.argv[2]) if len(sys.argv) > 2 else 1234))

@@ -114,6 +114,8 @@ def test_a_field_that_is_missing_is_named(name):
         "owner",
         "take_over",
         "taken_over_from",
+        "weight_updates",
+        "unused_tokens",
     }
     for field in set(message) - optional:
         with pytest.raises(ContractViolation, match=f"'{field}'"):

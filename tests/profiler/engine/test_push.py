@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,18 +21,22 @@ from profiler.engine.client import EngineClient
 from profiler.engine.contract_push import PushRequest
 from profiler.engine.push import push
 from profiler.errors import (
+    ApplyStalled,
     DispatchNotSet,
     EngineBusy,
     EngineRefused,
     LayoutHashMismatch,
     PartialApply,
     PostPushCheckFailed,
+    WeightsChanged,
 )
 from profiler.json_file import read_json
 from profiler.recordings import AFFINITY
 from profiler.replay import Faults
 from profiler.replay.weights import TENSORS
-from tests.case_files import case, case_folder
+from tests.case_files import case, case_folder, case_json
+from tests.profiler.engine.messages import placement
+from tests.profiler.engine.servers import answer, engine_that_answers, healthy_routes, in_turn
 from tests.profiler.replay.clients import client_of_replay
 from tests.profiler.replay.traces import counts_by_source, made_up, shipped
 
@@ -339,3 +344,45 @@ def test_a_failed_chunk_leaves_whole_layers_and_says_which():
         old = Layout(before.map_LP, gpus=GPUS, experts=EXPERTS)
         assert push(client, old, history=None).status == "applied"
         assert client.placement(checksums=True).checksums == before.checksums
+
+
+def test_an_update_of_the_weights_during_a_push_is_said():
+    """Case U18: checksums from before a new checkpoint prove nothing about the slots after it."""
+    with engine() as client:
+        read, updates = client.placement, iter((0, 1))
+        client.placement = lambda **options: replace(read(**options), weight_updates=next(updates))
+        with pytest.raises(WeightsChanged, match=r"update 1, before 0") as refusal:
+            push(client, any_layout(1), history=None)
+    assert refusal.value.code == case("U18")["expect"]["error_code"]
+    assert "push the same layout again" in refusal.value.remedies[0]
+
+
+def small_layout() -> Layout:
+    """A layout for the engine of ``messages.placement`` that it does not run."""
+    return Layout(np.array([[2, 1, 0, 1], [0, 1, 2, 0]]), gpus=2, experts=3)
+
+
+def test_a_push_that_never_ends_is_an_error_and_not_a_wait():
+    """Case U21: the engine is healthy, and the layout that was asked for never arrives."""
+    refused = {"error": {"code": "RANKS_DO_NOT_ANSWER", "detail": "no answer."}}
+    routes = healthy_routes() | {
+        ("GET", "/moeplan/placement"): in_turn(
+            answer(placement().to_json()), answer(placement(push_in_progress=True).to_json())
+        ),
+        ("PUT", "/moeplan/placement"): answer(refused, status=503),
+    }
+    with engine_that_answers(routes) as (url, _), EngineClient(url) as client, pytest.raises(ApplyStalled) as refusal:
+        push(client, small_layout(), history=None, timeout_s=0.1)
+    assert refusal.value.code == case("U21")["expect"]["error_code"]
+    assert placement().layout_hash[:12] in refusal.value.detail
+
+
+def test_replicas_that_were_never_loaded_are_found_before_a_push():
+    """Case U25: an engine that loads an expert's weights into one of its slots only answers garbage from the other."""
+    nodes = case_json("U25", "server_info.json")["nnodes"]
+    half_loaded = {"w": (("a", "b", "c", "nan"), ("f", "e", "d", "e"))}
+    routes = healthy_routes(nodes=nodes, checksums=half_loaded)
+    with engine_that_answers(routes) as (url, told), EngineClient(url) as client:
+        with pytest.raises(PostPushCheckFailed, match=r"layer 0, slot 3 should hold expert 0.*wrong before this push"):
+            push(client, small_layout(), history=None)
+        assert ("PUT", "/moeplan/placement") not in told.requests

@@ -18,17 +18,18 @@ from profiler.plugin.orders import OrderRefused
 from profiler.plugin.own_rows import StepRows
 from profiler.plugin.rank_view import RankView
 from profiler.plugin.step_log import LoggedStep
+from tests.case_files import case, case_json
 from tests.profiler.plugin.views import dp_attention, plain, scattered
 
 LAYERS, EXPERTS, TOP_K = 3, 6, 2
 MOE_LAYERS = (1, 2)
 
 
-def recorder(view: RankView, **options: Any) -> DemandRecorder:
+def recorder(view: RankView, *, experts: int = EXPERTS, **options: Any) -> DemandRecorder:
     clock = iter(range(1000))
     return DemandRecorder(
         layers=LAYERS,
-        experts=EXPERTS,
+        experts=experts,
         device=torch.device("cpu"),
         view=view,
         options=DemandOptions(**options),
@@ -200,7 +201,7 @@ def test_tokens_thrown_away_are_left_out() -> None:
     (window,) = found.fetch(1)
     for layer in MOE_LAYERS:
         np.testing.assert_array_equal(window.counts_FLE()[1, layer], plain_count(ids_RK[[0, 2]]))
-    assert window.tokens == [0, 2]
+    assert (window.tokens, window.unused_tokens) == ([0, 2], 2)
 
 
 @pytest.mark.parametrize(
@@ -276,3 +277,28 @@ def test_an_engine_whose_results_are_not_seen_is_found_out() -> None:
     with pytest.raises(OrderRefused) as refusal:
         found.end_step(number=MOST_UNSETTLED_STEPS, generation=0, captured=None)
     assert refusal.value.code == "ROUTING_NOT_SEEN"
+
+
+def test_more_experts_per_token_than_sglangs_recorder_can_hold() -> None:
+    """Case P07: ``per_token`` recording ends at top-8; the plugin counts whatever the router hands over."""
+    top_k = case_json("P07", "job.json")["model_config"]["num_experts_per_tok"]
+    assert top_k > case("P07")["expect"]["oracle"]["max_top_k"]
+    found = recorder(plain(0), window_steps=1, experts=2 * top_k)
+    ids_RK = torch.stack([torch.arange(top_k) + row % 3 for row in range(5)])
+    run_step(found, StepRows(0, 5), ids_RK, padded=None, number=0)
+    (window,) = found.fetch(1)
+    expected = np.bincount(ids_RK.numpy().ravel(), minlength=2 * top_k)
+    np.testing.assert_array_equal(window.counts_FLE()[0, 1], expected)
+
+
+def test_a_pass_of_more_rows_than_sglangs_recorder_can_hold() -> None:
+    """Case P08: ``per_token`` recording holds ``8 * chunked_prefill_size`` rows; the plugin has no such buffer."""
+    job = case_json("P08", "job.json")
+    rows = job["max_tokens_per_pass"]
+    assert rows > 8 * job["chunked_prefill_size"] == case("P08")["expect"]["oracle"]["rows"]
+    found = recorder(plain(0), window_steps=1)
+    ids_RK = torch.stack([torch.arange(rows) % EXPERTS, (torch.arange(rows) + 1) % EXPERTS], dim=1)
+    run_step(found, StepRows(0, rows), ids_RK, padded=None, number=0)
+    (window,) = found.fetch(1)
+    np.testing.assert_array_equal(window.counts_FLE()[0, 1], plain_count(ids_RK))
+    assert window.tokens[0] == rows

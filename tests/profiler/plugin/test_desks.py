@@ -153,6 +153,7 @@ def rank_part(rank: int, counts_FLE: np.ndarray[Any, Any], tokens: list[int], **
         "seconds": 1.0,
         "generation": 0,
         "last_generation": 0,
+        "unused_tokens": 0,
         "tokens": tokens,
         "phase_steps": [[0], [1]] if rank == 0 else [[], [0, 1]],
         "counts": data,

@@ -26,12 +26,14 @@ def _combine_a(_original, dispatcher, hidden_states, topk_ids, topk_weights):
 def _run_experts(_original, layer, dispatch_output):
     """The experts of this rank in plain torch; ids are local slots, -1 where another rank computes."""
     import torch.nn.functional as F
+    from moeplan_test_cpu_shim import count_load
     from sglang.srt.layers.moe.token_dispatcher.deepep import DeepEPNormalCombineInput
 
     x, ids, weights = dispatch_output.hidden_states, dispatch_output.topk_ids, dispatch_output.topk_weights
     out = torch.zeros(x.shape, dtype=torch.float32)
     for slot in range(layer.w13_weight.shape[0]):
         rows, columns = (ids == slot).nonzero(as_tuple=True)
+        count_load(layer, rows.numel())
         if rows.numel():
             gate, up = F.linear(x[rows], layer.w13_weight[slot]).chunk(2, -1)
             product = F.linear(F.silu(gate) * up, layer.w2_weight[slot]).float()

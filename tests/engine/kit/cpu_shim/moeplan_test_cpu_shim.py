@@ -4,9 +4,34 @@ It replaces only what needs a GPU: the expert kernels, two collectives, pinned m
 recorder, scheduler and HTTP server are SGLang's own.
 """
 
+import os
 import threading
+from functools import cache
+from pathlib import Path
 
 _stripped = threading.local()
+
+LOAD_LAYERS = 64
+"""Layers that loads are counted for."""
+
+
+@cache
+def _loads():
+    """The pairs of token and expert that this rank computed, by layer: int64, in a file that the tests read."""
+    import numpy as np
+    from sglang.srt.runtime_context import get_parallel
+
+    folder = os.environ.get("MOEPLAN_TEST_LOADS_FOLDER")
+    if not folder:
+        return np.zeros(LOAD_LAYERS, dtype=np.int64)
+    return np.memmap(
+        Path(folder) / f"loads-{get_parallel().moe_ep_rank}", dtype=np.int64, mode="w+", shape=(LOAD_LAYERS,)
+    )
+
+
+def count_load(layer, pairs):
+    """Count pairs that the experts of this rank computed in a layer."""
+    _loads()[layer.layer_id] += pairs
 
 
 def _without_dispatch_info(original, *args, **kwargs):
@@ -40,6 +65,7 @@ def _experts(original, layer, x, topk_output, config):
     out = torch.zeros(x.shape, dtype=torch.float32)
     for expert in range(layer.w13_weight.shape[0]):
         rows, columns = (ids == expert).nonzero(as_tuple=True)
+        count_load(layer, rows.numel())
         if rows.numel():
             gate, up = F.linear(x[rows], layer.w13_weight[expert]).chunk(2, -1)
             product = F.linear(F.silu(gate) * up, layer.w2_weight[expert]).float()
@@ -86,6 +112,14 @@ def _reduce_scatter(original, group, output, input_):
     output.copy_(group.all_reduce(input_.clone()).narrow(0, group.rank_in_group * rows, rows))
 
 
+def _own_copy(original, *args, **kwargs):
+    """0.5.16 hands routed ids to the overlapped result as a view, which moving to the CPU copies only from a GPU."""
+    output = original(*args, **kwargs)
+    if output is not None:
+        output.map_device_tensors(lambda tensor: tensor.clone())
+    return output
+
+
 def _without_pinning(make):
     return lambda *args, **kwargs: make(*args, **{k: v for k, v in kwargs.items() if k != "pin_memory"})
 
@@ -120,6 +154,7 @@ def register():
         hooks["sglang.srt.layers.dp_attention.memcpy_triton"] = _copy_rows
         hooks["sglang.srt.distributed.parallel_state.GroupCoordinator.all_gather_into_tensor"] = _all_gather
         hooks["sglang.srt.distributed.parallel_state.GroupCoordinator.reduce_scatter_tensor"] = _reduce_scatter
+        hooks["sglang.srt.state_capturer.base.BaseTopkCapturer.on_forward_end"] = _own_copy
         hooks["sglang.srt.layers.moe.topk.select_experts"] = _without_dispatch_info
         hooks["sglang.srt.layers.moe.topk._post_process_topk_ids"] = _map_to_slots
     for target, hook in hooks.items():
