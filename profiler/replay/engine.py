@@ -34,6 +34,11 @@ from profiler.replay.traffic import Traffic, assign_homes
 from profiler.replay.weights import SlotWeights
 from profiler.trace import NO_EXPERT
 
+WITHOUT_DISPATCH = (
+    "the engine was started without a dispatch algorithm and takes expert ids for slots; "
+    "start it with --ep-dispatch-algorithm dynamic."
+)
+
 
 class ReplayEngine:
     """Serves a recorded trace step by step under a layout that can be replaced.
@@ -135,7 +140,12 @@ class ReplayEngine:
             engine_version=REPLAYED_VERSION,
             ranks=tuple(range(self.options.gpus)),
             ranks_expected=self.options.gpus,
-            abilities={name: Ability(works=True) for name in ABILITIES},
+            abilities={
+                name: Ability(works=True)
+                if name != "push" or self.options.dispatch is not None
+                else Ability(works=False, reason=f"DISPATCH_NOT_SET: {WITHOUT_DISPATCH}")
+                for name in ABILITIES
+            },
         )
 
     def server_info(self) -> dict[str, object]:
@@ -159,6 +169,18 @@ class ReplayEngine:
             "enable_return_routed_experts": options.routed_experts,
             "replay": {"trace": self._traffic.name, "homes": self.homes, "seed": options.seed, "steps": self.steps},
         }
+
+    def asked_placement(self, *, checksums: bool) -> Placement:
+        """Return what ``GET /moeplan/placement`` answers: checksums of a layout that changes would be of two layouts.
+
+        Raises
+        ------
+        ContractViolation
+            ``PUSH_IN_PROGRESS``, where checksums are asked for.
+        """
+        if checksums and self._pushing:
+            raise ContractViolation("the layout changes while its checksums are read.", code="PUSH_IN_PROGRESS")
+        return self.placement(checksums=checksums)
 
     def placement(self, *, checksums: bool) -> Placement:
         options, current_hash = self.options, layout_hash(self._map_LP)
@@ -245,8 +267,11 @@ class ReplayEngine:
         Raises
         ------
         ContractViolation
-            As :func:`profiler.replay.pushing.plan_push`; ``PUSH_IN_PROGRESS`` while another push is under way.
+            As :func:`profiler.replay.pushing.plan_push`; ``PUSH_IN_PROGRESS`` while another push is under way;
+            ``DISPATCH_NOT_SET`` when expert ids are taken for slots.
         """
+        if self.options.dispatch is None:
+            raise ContractViolation(WITHOUT_DISPATCH, code="DISPATCH_NOT_SET")
         if self._pushing:
             raise ContractViolation("another push is under way; read the layout after it.", code="PUSH_IN_PROGRESS")
         plan = plan_push(

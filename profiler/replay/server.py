@@ -6,15 +6,16 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from profiler.engine.contract import Refusal
 from profiler.engine.contract_demand import DEFAULT_FETCH_WINDOWS, MAX_RING_WINDOWS, DemandOptions
 from profiler.engine.contract_push import PushRequest
-from profiler.engine.json_fields import ContractViolation, Fields
+from profiler.engine.json_fields import ContractViolation, Fields, shown
 from profiler.replay.auth import KeyRefused, admin_level, normal_level
 from profiler.replay.loop import EngineStopped, StepLoop
 from profiler.replay.options import ReplayOptions
@@ -37,7 +38,7 @@ async def json_body(request: Request) -> Any:
     try:
         return json.loads(body) if body else {}
     except (ValueError, RecursionError):
-        raise ContractViolation("the request is not JSON.") from None
+        raise ContractViolation("the request is not JSON.", code="BAD_JSON") from None
 
 
 JsonBody = Annotated[Any, Depends(json_body)]
@@ -114,8 +115,8 @@ def _add_placement_routes(admin: APIRouter, loop: StepLoop) -> None:
         return loop.call(lambda engine: engine.health()).to_json()
 
     @admin.get("/moeplan/placement")
-    def placement(checksums: bool = False) -> dict[str, Any]:
-        return loop.call(lambda engine: engine.placement(checksums=checksums)).to_json()
+    def placement(checksums: Literal["0", "1"] = "0") -> dict[str, Any]:
+        return loop.call(lambda engine: engine.asked_placement(checksums=checksums == "1")).to_json()
 
     @admin.put("/moeplan/placement")
     def push(body: JsonBody) -> Response:
@@ -163,6 +164,12 @@ def _add_error_answers(app: FastAPI) -> None:
     async def violation(request: Request, error: ContractViolation) -> Response:
         status = 409 if error.code in CONFLICT_CODES else 400
         return JSONResponse(Refusal(error.code, error.detail).to_json(), status_code=status)
+
+    @app.exception_handler(RequestValidationError)
+    async def bad_query(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        detail = f"{first['loc'][-1]}={shown(first['input'])}: {first['msg']}."
+        return JSONResponse(Refusal("BAD_MESSAGE", detail).to_json(), status_code=400)
 
     @app.exception_handler(KeyRefused)
     async def key_refused(request: Request, error: KeyRefused) -> Response:

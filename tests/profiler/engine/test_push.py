@@ -296,8 +296,8 @@ def test_why_it_is_left_alone_such_an_engine_serves_experts_from_slots_that_hold
     backwards = np.tile(np.array([7, 6, 5, 4, 3, 2, 1, 0]), (LAYERS, 1))
     loads = {}
     for dispatch in ("dynamic", None):
-        with client_of_replay(trace, gpus=2, slots_per_gpu=4, dispatch=dispatch, steps_per_s=0, passes=1) as client:
-            client.put_placement(PushRequest(backwards.astype(np.int32)))
+        started = {"layout": Layout(backwards, gpus=2, experts=8), "dispatch": dispatch}
+        with client_of_replay(trace, gpus=2, slots_per_gpu=4, steps_per_s=0, passes=1, **started) as client:
             client.run_steps(1000)
             loads[dispatch] = client.measured().load_LG
     np.testing.assert_array_equal(loads[None], loads["dynamic"][:, ::-1])
