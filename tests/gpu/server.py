@@ -89,6 +89,7 @@ class _Launched:
     process: subprocess.Popen[bytes]
     log: Path
     started_s: float
+    engine: Engine | None = None
 
 
 class EnginePool:
@@ -137,6 +138,8 @@ class EnginePool:
         _stop_all([self._launched.pop(name) for name in names if name in self._launched], self._out)
 
     def _when_up(self, one: _Launched) -> Engine:
+        if one.engine is not None and one.process.poll() is None:
+            return one.engine
         client = self._stack.enter_context(httpx.Client(base_url=one.url, timeout=httpx.Timeout(120.0, connect=10.0)))
         limit_s = START_LIMIT_S[self._machine.device]
         while time.monotonic() - one.started_s < limit_s:
@@ -146,7 +149,8 @@ class EnginePool:
                 if client.get("/health_generate", timeout=30.0).status_code == 200:
                     sources = self._machine.gpus if one.setup.dp_attention else 1
                     took_s = time.monotonic() - one.started_s
-                    return Engine(url=one.url, setup=one.setup, sources=sources, client=client, start_s=took_s)
+                    one.engine = Engine(url=one.url, setup=one.setup, sources=sources, client=client, start_s=took_s)
+                    return one.engine
             time.sleep(0.5)
         raise EngineNotUp(f"engine {one.setup.name} was not up after {limit_s:g} s:\n{_tail(one.log)}")
 
