@@ -24,6 +24,10 @@ class Checkpoint:
     domains : int
         0: some experts are hot for all tokens. D: the vocabulary falls into D equal parts, and tokens of part d
         mostly choose experts e with ``e % D == d``.
+    pull, pull_spread : float
+        Logits that an expert gains for tokens of its domain, from ``pull - pull_spread`` to ``pull + pull_spread``,
+        evenly over a domain's experts and differently in every layer: the more of the first, the fewer tokens leave
+        their domain, the more of the second, the less even the experts' loads.
     """
 
     layers: int
@@ -32,6 +36,8 @@ class Checkpoint:
     hidden: int
     expert_width: int
     domains: int = 0
+    pull: float = 8.0
+    pull_spread: float = 0.0
     heads: int = 16
     kv_heads: int = 4
     head_size: int = 128
@@ -82,6 +88,7 @@ class Checkpoint:
         }
 
 
+_SOFT = {"pull": 2.0, "pull_spread": 0.75}  # about a tenth of all pairs leave the domain, some experts are hot
 _SMALL = {"heads": 4, "kv_heads": 2, "head_size": 16, "dtype": "float32"}
 
 CHECKPOINTS = {
@@ -89,10 +96,13 @@ CHECKPOINTS = {
     "hot": Checkpoint(layers=4, experts=64, top_k=8, hidden=2048, expert_width=1536),
     # DeepSeek-V2-Lite's expert shape.
     "two-domains": Checkpoint(layers=4, experts=64, top_k=8, hidden=2048, expert_width=1408, domains=2),
-    "four-domains": Checkpoint(layers=4, experts=64, top_k=8, hidden=2048, expert_width=1408, domains=4),
-    "eight-domains": Checkpoint(layers=4, experts=64, top_k=8, hidden=2048, expert_width=1408, domains=8),
+    "four-domains": Checkpoint(layers=4, experts=64, top_k=8, hidden=2048, expert_width=1408, domains=4, **_SOFT),
+    "eight-domains": Checkpoint(layers=4, experts=64, top_k=8, hidden=2048, expert_width=1408, domains=8, **_SOFT),
     "small-hot": Checkpoint(layers=3, experts=16, top_k=4, hidden=64, expert_width=64, **_SMALL),
     "small-two-domains": Checkpoint(layers=3, experts=16, top_k=4, hidden=64, expert_width=64, domains=2, **_SMALL),
+    "small-soft-domains": Checkpoint(
+        layers=3, experts=16, top_k=4, hidden=64, expert_width=64, domains=2, **_SOFT, **_SMALL
+    ),
 }
 
 
@@ -162,7 +172,7 @@ def _write_weights(folder: Path, model: Checkpoint, device: str) -> list[tuple[s
 
 
 def _embedding_and_pull(model: Checkpoint, normal: Any) -> tuple[Any, Any]:
-    """Return the embedding [V, H] and what a router row adds for its domain [E, H] (None without domains).
+    """Return the embedding [V, H] and what a router row adds for one logit of its domain [E, H] (None without domains).
 
     With domains, half of a token's embedding (by norm) is its domain's direction, so that router rows can see it.
     """
@@ -176,7 +186,7 @@ def _embedding_and_pull(model: Checkpoint, normal: Any) -> tuple[Any, Any]:
     domain_V = torch.arange(model.vocabulary, device=embedding.device) // (model.vocabulary // model.domains)
     embedding = embedding + model.hidden**0.5 * direction_DH[domain_V]
     domain_E = torch.arange(model.experts, device=embedding.device) % model.domains
-    return embedding, 8.0 / (model.hidden / 2) ** 0.5 * direction_DH[domain_E]  # about 8 logits
+    return embedding, direction_DH[domain_E] / (model.hidden / 2) ** 0.5
 
 
 def _router(model: Checkpoint, layer: int, normal: Any, pull_EH: Any) -> Any:
@@ -184,7 +194,12 @@ def _router(model: Checkpoint, layer: int, normal: Any, pull_EH: Any) -> Any:
 
     rows_EH = normal(model.experts, model.hidden, std=model.hidden**-0.5)
     if pull_EH is not None:
-        return rows_EH + pull_EH
+        pull_E = torch.full((model.experts,), model.pull)
+        each = model.experts // model.domains
+        for domain in range(model.domains):
+            order = torch.randperm(each, generator=torch.Generator().manual_seed(1000 * layer + domain))
+            pull_E[domain :: model.domains] += model.pull_spread * (2.0 * order / (each - 1) - 1.0)
+        return rows_EH + pull_E.to(rows_EH.device)[:, None] * pull_EH
     # A longer row wins top-k more often: a few hot experts, others in every layer.
     order_E = torch.randperm(model.experts, generator=torch.Generator().manual_seed(100 + layer))
     length_E = torch.empty(model.experts)

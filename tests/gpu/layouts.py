@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from placement.baselines import BASELINES
 from placement.demand import Demand
@@ -76,30 +77,48 @@ def predicted(layout: Layout, demand: Demand, *, gpus: int, dispatch: Dispatch) 
     return metrics.imbalance, metrics.local_gpu
 
 
-def demand_of(routed: Routed, *, experts: int, gpus: int) -> Demand:
-    """Return the demand of single tokens in one window, by home GPU."""
+def demand_of(routed: Routed, *, experts: int, gpus: int, tokens_per_step: int | None = None) -> Demand:
+    """Return the demand of single tokens by home GPU: in one window, or in one per step of so many tokens per GPU."""
     layers = routed.experts_TLK.shape[1]
-    tokens_LSE = np.zeros((layers, gpus, experts), dtype=np.int64)
+    window_T = step_of_token(routed, tokens_per_step)
+    windows = int(window_T.max()) + 1
+    tokens_WLSE = np.zeros((windows, layers, gpus, experts), dtype=np.int64)
     for layer in range(layers):
         expert_TK = routed.experts_TLK[:, layer]
-        pair_N = (routed.source_T[:, None] * experts + expert_TK).ravel()
-        tokens_LSE[layer] = np.bincount(pair_N, minlength=gpus * experts).reshape(gpus, experts)
-    return Demand(tokens_LSE[None], "measured", ("tokens",))
+        pair_N = ((window_T * gpus + routed.source_T)[:, None] * experts + expert_TK).ravel()
+        counts_N = np.bincount(pair_N, minlength=windows * gpus * experts)
+        tokens_WLSE[:, layer] = counts_N.reshape(windows, gpus, experts)
+    return Demand(tokens_WLSE, "measured", tuple(f"step {window}" for window in range(windows)))
+
+
+def step_of_token(routed: Routed, tokens_per_step: int | None) -> npt.NDArray[np.int64]:
+    """Return in which step each token runs, [T], when every GPU takes its tokens in order."""
+    step_T = np.zeros(len(routed.source_T), dtype=np.int64)
+    if tokens_per_step is not None:
+        for source in np.unique(routed.source_T):
+            here_T = routed.source_T == source
+            step_T[here_T] = np.arange(int(here_T.sum())) // tokens_per_step
+    return step_T
+
+
+def tokens_of(routed: Routed, *, experts: int, tokens_per_step: int | None = None) -> Tokens:
+    """Return the tokens as moeplan's ruler takes them, windows as in :func:`demand_of`."""
+    count = len(routed.source_T)
+    return Tokens(
+        experts_LTK=np.ascontiguousarray(routed.experts_TLK.transpose(1, 0, 2)).astype(np.uint16),
+        experts=experts,
+        home_T=routed.source_T.astype(np.int32),
+        window_T=step_of_token(routed, tokens_per_step).astype(np.int32),
+        request_T=np.arange(count),
+        step_T=np.full(count, UNKNOWN_STEP),
+        phase_T=np.full(count, PHASE_NUMBERS["prefill"], dtype=np.uint8),
+    )
 
 
 def copies_per_token(layout: Layout, routed: Routed, *, dispatch: Dispatch) -> float:
     """Return how many other GPUs a token goes to per layer, by moeplan's ruler on single tokens."""
     topology, _notices = flat_or_nodes(gpus=layout.gpus, nodes=1)
-    count = len(routed.source_T)
-    tokens = Tokens(
-        experts_LTK=np.ascontiguousarray(routed.experts_TLK.transpose(1, 0, 2)).astype(np.uint16),
-        experts=layout.experts,
-        home_T=routed.source_T.astype(np.int32),
-        window_T=np.zeros(count, dtype=np.int32),
-        request_T=np.arange(count),
-        step_T=np.full(count, UNKNOWN_STEP),
-        phase_T=np.full(count, PHASE_NUMBERS["prefill"], dtype=np.uint8),
-    )
+    tokens = tokens_of(routed, experts=layout.experts)
     metrics = score_tokens({"layout": layout}, [tokens], topology, dispatch=dispatch)["layout"]
     if metrics.gpus_per_token is None:
         raise ValueError(f"under {dispatch.value} dispatch no token is sent anywhere.")

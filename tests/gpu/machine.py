@@ -91,6 +91,8 @@ _GPU_VARIABLES = {
     "NVSHMEM_DISABLE_NVLS": "1",
     "SGLANG_IS_FLASHINFER_AVAILABLE": "false",
     "TORCHDYNAMO_DISABLE": "1",
+    # Engines start side by side, so that free memory differs from rank to rank meanwhile.
+    "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "false",
 }
 _CPU_VARIABLES = {"SGLANG_USE_CPU_ENGINE": "1", "SGLANG_CPU_OMP_THREADS_BIND": "0|1", "DUMPER_SERVER_PORT": "reuse"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -124,6 +124,11 @@ class StepTimes:
     steps : int
     step_ms, dispatch_ms, experts_ms, combine_ms : list of float
         For each step the slowest GPU's; for the parts summed over layers.
+    moe_ms : list of float
+        From the beginning of dispatch to the end of combine, summed over layers, the mean of GPUs: they begin and end
+        a layer together, so that this holds every wait for the slowest.
+    slowest_experts_ms : list of float
+        In every layer the slowest GPU's experts, summed over layers.
     """
 
     steps: int
@@ -131,11 +136,20 @@ class StepTimes:
     dispatch_ms: list[float]
     experts_ms: list[float]
     combine_ms: list[float]
+    moe_ms: list[float] = field(default_factory=list)
+    slowest_experts_ms: list[float] = field(default_factory=list)
+
+    def __add__(self, other: StepTimes) -> StepTimes:
+        both = ((getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return StepTimes(*(one + two for one, two in both))
 
     def medians(self) -> dict[str, float]:
         """Return the median of each, rounded to a microsecond."""
-        parts = ("step_ms", "dispatch_ms", "experts_ms", "combine_ms")
+        parts = ("step_ms", "dispatch_ms", "experts_ms", "combine_ms", "moe_ms", "slowest_experts_ms")
         return {part: round(statistics.median(getattr(self, part)), 3) for part in parts if getattr(self, part)}
+
+
+NO_STEPS = StepTimes(0, [], [], [], [])
 
 
 def time_steps(engine: Engine, traffic: Callable[[], object], *, phase: str) -> StepTimes:
@@ -158,7 +172,15 @@ def step_times(ranks: list[dict[str, Any]], *, phase: str) -> StepTimes:
         return [max(sum(step[part]) for step in steps) for steps in full if all(step[part] for step in steps)]
 
     whole = [max(step["step_ms"] for step in steps) for steps in full]
-    return StepTimes(len(full), whole, slowest("dispatch_ms"), slowest("experts_ms"), slowest("combine_ms"))
+    seen = [steps for steps in full if all(step["combine_ms"] for step in steps)]
+    moe = [statistics.fmean(sum(sum(step[part]) for part in _PARTS) for step in steps) for steps in seen]
+    experts = [sum(map(max, zip(*(step["experts_ms"] for step in steps), strict=True))) for steps in seen]
+    return StepTimes(
+        len(full), whole, slowest("dispatch_ms"), slowest("experts_ms"), slowest("combine_ms"), moe, experts
+    )
+
+
+_PARTS = ("dispatch_ms", "experts_ms", "combine_ms")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,91 @@ def two_gpu_table(found: Sequence[Finding]) -> str:
     return "\n".join(part for part in parts if part)
 
 
+def grid_table(found: Sequence[Finding], *, gpus: int) -> str:
+    """Return all tables of the acceptance on more GPUs, with its date and what failed."""
+    parts = [f"## Acceptance on {gpus} GPUs, {datetime.now(UTC):%Y-%m-%d}\n"]
+    parts += [f"Rehearsal: {finding['detail']}.\n" for finding in _of(found, "rehearsal")]
+    for where in _places(found):
+        parts += [layouts(found, *where), predicted_steps(found, *where), verdict(found, *where)]
+    parts += [largest_errors(found), plans(found)]
+    parts += [
+        f"Left out on engine {one['engine']}{', ' + one['case'] if one['case'] else ''}: {'; '.join(one['layouts'])}.\n"
+        for one in _of(found, "left out")
+    ]
+    parts += [requests(found), stages(found)]
+    return "\n".join(part for part in parts if part)
+
+
+def predicted_steps(found: Sequence[Finding], engine: str, case: str) -> str:
+    """Measured and predicted times of whole steps, and of what is inside the MoE layers."""
+    rows = [
+        (
+            one["layout"],
+            one["steps"],
+            one["measured_ms"],
+            "{} .. {}".format(*one["quarters_ms"]),
+            one["predicted_ms"],
+            f"{100 * one['relative_error']:+.1f} %",
+            one["predicted_from_counts_ms"],
+            f"{one['moe_ms']['predicted']} / {one['moe_ms']['measured']}",
+            f"{one['experts_ms']['predicted']} / {one['experts_ms']['measured']}",
+        )
+        for one in _of(found, "layout step")
+        if (one["engine"], one["case"]) == (engine, case)
+    ]
+    head = (
+        *("layout", "steps", "step ms", "quartiles", "predicted ms", "error", "predicted from counts ms"),
+        *("MoE layers ms", "slowest experts ms"),
+    )
+    return markdown(head, rows) if rows else ""
+
+
+def verdict(found: Sequence[Finding], engine: str, case: str) -> str:
+    """Say how moeplan's fastest layout does against the engine's initial one and eplb, and where the time went."""
+    steps = {one["layout"]: one for one in _of(found, "layout step") if (one["engine"], one["case"]) == (engine, case)}
+    ours = [one for name, one in steps.items() if name.startswith("moeplan")]
+    if not ours:
+        return ""
+    best = min(ours, key=lambda one: float(one["measured_ms"]))
+    lines = []
+    for other in (steps[name] for name in ("initial", "eplb") if name in steps):
+        faster = 100 * (1 - best["measured_ms"] / other["measured_ms"])
+        apart = best["quarters_ms"][1] < other["quarters_ms"][0]
+        rest = {one["layout"]: one["moe_ms"]["measured"] - one["experts_ms"]["measured"] for one in (best, other)}
+        lines.append(
+            f"{best['layout']} against {other['layout']}: {best['measured_ms']} against {other['measured_ms']} ms a "
+            f"step ({faster:+.1f} % faster; quartiles {'apart' if apart else 'overlap'}); slowest experts "
+            f"{best['experts_ms']['measured']} against {other['experts_ms']['measured']} ms, rest of the MoE layers "
+            f"{rest[best['layout']]:.2f} against {rest[other['layout']]:.2f} ms.\n"
+        )
+    return "\n".join(lines)
+
+
+def largest_errors(found: Sequence[Finding]) -> str:
+    """The largest differences between predicted and counted or measured, over everything."""
+    lines = []
+    for figure in ("imbalance", "local_gpu", "copies_per_token"):
+        errors = [abs(one[figure].get("relative_error", 0.0)) for one in _of(found, "layout counts") if figure in one]
+        if errors:
+            lines.append(f"Largest relative error of {figure}: {100 * max(errors):.2f} % over {len(errors)} layouts.\n")
+    errors = sorted(abs(one["relative_error"]) for one in _of(found, "layout step"))
+    if errors:
+        lines.append(
+            f"Largest relative error of predicted step time: {100 * errors[-1]:.1f} %, median "
+            f"{100 * statistics.median(errors):.1f} %, over {len(errors)} layouts.\n"
+        )
+    return "\n".join(lines)
+
+
+def plans(found: Sequence[Finding]) -> str:
+    """Plans that could not be made, in one sentence each."""
+    return "".join(
+        f"No plan for {one['goal']} ({one['model']}, {one['case']}, {one['slots']} slots): {one['error'][-300:]}\n"
+        for one in _of(found, "plan")
+        if one["error"]
+    )
+
+
 def loops(found: Sequence[Finding]) -> str:
     """The loop of commands."""
     rows = [

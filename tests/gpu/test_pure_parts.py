@@ -137,7 +137,9 @@ def test_only_full_steps_of_all_gpus_are_timed() -> None:
     two = [_step("prefill", 64, 6.0), _step("prefill", 64, 4.0), _step("decode", 2, 1.0), _step("prefill", 64, 9.0)]
     times = step_times([{"steps": one}, {"steps": two}], phase="prefill")
     assert times.step_ms == [6.0, 7.0]
-    assert times.medians() == {"step_ms": 6.5, "dispatch_ms": 3.0, "experts_ms": 6.5, "combine_ms": 0.5}
+    parts = {"dispatch_ms": 3.0, "experts_ms": 6.5, "combine_ms": 0.5}
+    # Inside MoE layers: dispatch and combine 3.5, experts 5.5 on average of both GPUs, in both steps.
+    assert times.medians() == {"step_ms": 6.5, **parts, "moe_ms": 9.0, "slowest_experts_ms": 6.5}
 
 
 @pytest.mark.parametrize(("gpus", "kept"), [(2, 0), (2, 8), (2, 16), (4, 0), (4, 4), (4, 5), (4, 7), (8, 4)])
