@@ -22,8 +22,8 @@ from placement.plan_header import PlanInput, PlannedModel, PlanOptions, SlotsFro
 from placement.planner import Effort, Setting, make_plan, solve_problem, solve_with_pareto
 from placement.problem import LocalScope, Objective, Problem
 from placement.slots import smallest_slots_per_gpu
+from placement.solver import MapTasks
 from placement.step_time import USUAL_TOKENS, Step
-from placement.token_sample import take_sample
 from placement.tokens import WindowTokens
 from placement.topology import MAX_GPUS, Topology
 from profiler.formats import read_layout
@@ -157,8 +157,12 @@ def plan_from_files(
     request: PlanRequest,
     *,
     progress: Callable[[float], None] | None = None,
+    around_map: Callable[[MapTasks], MapTasks] | None = None,
 ) -> Plan:
     """Read recordings, solve, judge and return the plan.
+
+    ``around_map`` is given the map that runs the search and returns the one to use instead, say one that remembers
+    results.
 
     Raises
     ------
@@ -167,7 +171,7 @@ def plan_from_files(
     """
     problem, setting = _prepare(paths, read, request)
     with open_workers(request.workers) as crew:
-        return _plan(problem, setting, request, crew=crew, progress=progress)
+        return _plan(problem, setting, request, crew=crew, progress=progress, around_map=around_map)
 
 
 def plans_by_window(
@@ -206,12 +210,11 @@ def _plan(
     *,
     crew: Crew | None,
     progress: Callable[[float], None] | None,
+    around_map: Callable[[MapTasks], MapTasks] | None = None,
 ) -> Plan:
-    if problem.objective is Objective.TRAFFIC and setting.traces.planned_on is not None:
-        sample = take_sample(setting.traces.planned_on, gpus=problem.topology.gpus, seed=request.seed)
-        problem = replace(problem, tokens=sample)
     fan_out = None if crew is None else FanOut(crew)
-    effort = Effort(seed=request.seed, time_limit_s=request.time_limit_s, threads=request.threads, map_tasks=fan_out)
+    map_tasks: MapTasks | None = fan_out if around_map is None else around_map(fan_out or map)
+    effort = Effort(seed=request.seed, time_limit_s=request.time_limit_s, threads=request.threads, map_tasks=map_tasks)
     moving_less: tuple[Layout, ...] = ()
     if request.pareto:
         solution, moving_less = solve_with_pareto(problem, effort=effort, progress=progress)

@@ -29,7 +29,12 @@ class Settings(BaseSettings):
     """
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
-        env_prefix="MOEPLAN_", extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
+        env_prefix="MOEPLAN_",
+        env_parse_none_str="null",
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        validate_default=True,
     )
 
     data_dir: Path = Field(default_factory=lambda: default_data_dir(os.environ))
@@ -64,6 +69,19 @@ class Settings(BaseSettings):
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
     metrics_per_expert: bool = False
     """Adds a series for every expert of every layer: tens of thousands for large models."""
+
+    def as_variables(self) -> dict[str, str]:
+        """Return the settings as variables of a process that is to have the same, secrets included."""
+        variables = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, SecretStr):
+                value = value.get_secret_value()
+            if value is not None:
+                variables[f"MOEPLAN_{name.upper()}"] = str(value)
+        if self.trace_retention_days is None:
+            variables["MOEPLAN_TRACE_RETENTION_DAYS"] = "null"
+        return variables
 
     @field_validator("api_key", "admin_api_key")
     @classmethod

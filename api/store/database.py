@@ -15,6 +15,8 @@ from sqlalchemy.orm import Session
 
 from api.errors import DatabaseUnreachable
 
+__all__ = ["Database", "Session", "sqlite_file"]
+
 BUSY_TIMEOUT_MS = 30_000
 """SQLite has one writer at a time; others wait so long."""
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from api.errors import NotFound
@@ -24,6 +25,14 @@ def find(session: Session, job_id: str) -> Job:
     return job
 
 
+def lock(session: Session, job_id: str) -> Job:
+    """Return a job that nobody else changes until the transaction ends. Raises :class:`NotFound`."""
+    job = session.get(Job, job_id, with_for_update=True, populate_existing=True)
+    if job is None:
+        raise NotFound(f"there is no job {job_id}.")
+    return job
+
+
 def page(session: Session, paging: Paging, *, engine_id: str | None = None, state: JobState | None = None) -> Page[Job]:
     query = select(Job)
     if engine_id is not None:
@@ -31,6 +40,12 @@ def page(session: Session, paging: Paging, *, engine_id: str | None = None, stat
     if state is not None:
         query = query.where(Job.state == state)
     return paged(session, query, Job.id, paging)
+
+
+def has_ended(session: Session, job_id: str) -> bool:
+    """Whether a job has ended, or never was."""
+    job = session.get(Job, job_id)
+    return job is None or job.state.ended
 
 
 def say(session: Session, job_id: str, kind: str, **data: Any) -> None:
@@ -63,20 +78,25 @@ def counts(session: Session) -> Sequence[tuple[JobKind, JobState, int]]:
     return [(kind, state, count) for kind, state, count in rows]
 
 
-def seen(session: Session, worker: Worker) -> None:
-    """Write down that a worker is alive."""
-    session.merge(worker)
+def seen(session: Session, worker_id: str, *, host: str, process: int, version: str, started_at: datetime) -> None:
+    """Write down that a worker is alive, whether it is known or not."""
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    at = now()
+    row = insert(Worker).values(
+        id=worker_id, host=host, process=process, moeplan_version=version, started_at=started_at, seen_at=at
+    )
+    again = {"seen_at": at, "process": process, "moeplan_version": version, "started_at": started_at}
+    session.execute(row.on_conflict_do_update(index_elements=[Worker.id], set_=again))
 
 
 def gone_workers(session: Session, *, not_seen_since: datetime) -> Sequence[str]:
-    """Return workers that were not seen for long; their jobs are taken over."""
+    """Return workers that were not seen for long; what they had begun is taken over."""
     return session.scalars(select(Worker.id).where(Worker.seen_at < not_seen_since)).all()
 
 
-def forget_worker(session: Session, worker_id: str) -> None:
-    found = session.get(Worker, worker_id)
-    if found is not None:
-        session.delete(found)
+def forget_workers(session: Session, *, not_seen_since: datetime) -> None:
+    """Forget workers that were gone for so long that nothing of theirs is left."""
+    session.execute(delete(Worker).where(Worker.seen_at < not_seen_since))
 
 
 def workers(session: Session) -> Sequence[Worker]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from api.errors import NotFound
@@ -26,6 +26,12 @@ def page(session: Session, paging: Paging, *, engine_id: str | None = None) -> P
     if engine_id is not None:
         query = query.where(Plan.engine_id == engine_id)
     return paged(session, query, Plan.id, paging)
+
+
+def newest_by_engine(session: Session) -> Sequence[Plan]:
+    """Return each engine's newest plan that was made."""
+    newest = select(func.max(Plan.id)).where(Plan.sha256.is_not(None), Plan.engine_id.is_not(None))
+    return session.scalars(select(Plan).where(Plan.id.in_(newest.group_by(Plan.engine_id)))).all()
 
 
 def trace_ids(session: Session, plan_id: str) -> Sequence[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from api.errors import NotFound
@@ -45,8 +45,5 @@ def overdue(session: Session, at: datetime) -> Sequence[Trace]:
 
 def newest_by_engine(session: Session) -> Sequence[Trace]:
     """Return each engine's newest ready recording."""
-    ready = select(Trace).where(Trace.state == TraceState.READY, Trace.engine_id.is_not(None))
-    newest: dict[str | None, Trace] = {}
-    for trace in session.scalars(ready.order_by(Trace.id)):
-        newest[trace.engine_id] = trace
-    return list(newest.values())
+    newest = select(func.max(Trace.id)).where(Trace.state == TraceState.READY, Trace.engine_id.is_not(None))
+    return session.scalars(select(Trace).where(Trace.id.in_(newest.group_by(Trace.engine_id)))).all()

@@ -224,3 +224,18 @@ def test_events_follow_each_other_and_reports_end_with_the_job(database: Databas
         session.flush()
         assert not jobs.report(session, job.id, progress=0.9, step="late")
         assert session.get_one(Job, job.id, populate_existing=True).progress == 0.6
+
+
+def test_a_worker_that_was_forgotten_is_seen_again(database: Database) -> None:
+    """A worker taken for dead that lives on must not stumble over its own heartbeat."""
+    alive = {"host": "h", "process": 1, "version": "0", "started_at": now()}
+    with database.writing() as session:
+        jobs.seen(session, "w1", **alive)
+        jobs.seen(session, "w1", **alive)
+    with database.writing() as session:
+        jobs.forget_workers(session, not_seen_since=now() + timedelta(seconds=1))
+        jobs.seen(session, "w1", **alive)
+    with database.reading() as session:
+        assert [worker.id for worker in jobs.workers(session)] == ["w1"]
+        assert jobs.gone_workers(session, not_seen_since=now() - timedelta(seconds=60)) == []
+        assert jobs.gone_workers(session, not_seen_since=now() + timedelta(seconds=60)) == ["w1"]

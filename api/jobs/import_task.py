@@ -1,0 +1,56 @@
+"""Turning uploaded files into a moeplan trace, in a process of its own: they are of others, and may be anything."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from api.jobs.linked_files import linked
+from api.jobs.task_process import Json
+from api.loading import read_options
+from profiler.inputs import open_inputs, trace_facts
+from profiler.readers.options import ReadOptions
+from profiler.readers.tensorrt_llm import is_statistics_folder
+from profiler.writers.parquet import import_trace
+
+
+def run(request: Json, progress: Callable[[float, str], None]) -> Json:
+    """Read ``files`` (name and path of each) by ``read``, write the trace to ``out`` and say what it holds."""
+    with tempfile.TemporaryDirectory(prefix="moeplan-import-") as folder:
+        progress(0.0, "reading")
+        files = linked(request["files"], Path(folder) / "files")
+        readers = open_inputs(_inputs(files), _options(request["read"], Path(folder)))
+        for reader in readers:
+            reader.require_complete()
+        out = Path(request["out"])
+        import_trace(readers, out, progress=lambda share: progress(0.8 * share, "writing the trace"))
+    return facts_of_trace(out, name=request["name"])
+
+
+def facts_of_trace(path: Path, *, name: str) -> Json:
+    """Return what a moeplan trace holds, and its warnings apart."""
+    (reader,) = open_inputs([path], read_options())
+    facts = trace_facts(reader)
+    warnings = facts.pop("warnings")
+    facts.pop("sha256")
+    return {"facts": {**facts, "name": name}, "warnings": warnings}
+
+
+def _inputs(files: Sequence[Path]) -> Sequence[Path]:
+    folder = files[0].parent
+    return [folder] if len(files) > 1 and is_statistics_folder(folder) else files
+
+
+def _options(read: Json, folder: Path) -> ReadOptions:
+    model = None
+    if read.get("model") is not None:
+        model = folder / "config.json"
+        model.write_text(json.dumps(read["model"]), encoding="utf-8")
+    return read_options(
+        model=model,
+        experts=read.get("experts"),
+        ranks=read.get("ranks"),
+        allow_partial=bool(read.get("allow_partial")),
+    )

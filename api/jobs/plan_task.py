@@ -1,0 +1,86 @@
+"""Solving a plan, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from api.jobs.checkpoints import CheckpointedMap
+from api.jobs.linked_files import linked
+from api.jobs.task_process import Json
+from api.loading import read_options
+from api.planning import PlanRequest, plan_from_files
+from placement.dispatch import Dispatch
+from placement.problem import LocalScope, Objective
+from profiler.plan_file import write_plan
+
+OPTIONS_OF_KIND: dict[str, Callable[[str], Any]] = {
+    "objective": Objective,
+    "local_scope": LocalScope,
+    "dispatch": Dispatch,
+}
+
+
+def run(request: Json, progress: Callable[[float, str], None]) -> Json:
+    """Plan from recordings and write the plan.
+
+    Parameters
+    ----------
+    request
+        ``inputs``: name and path of every recording. ``options``: fields of :class:`api.planning.PlanRequest`.
+        ``current``: path of the layout that runs now, or None. ``costs``: cost matrix, or None. ``checkpoints``:
+        folder for finished layers. ``out``: path of the plan.
+    """
+    searched = ""
+
+    def on_done(taken: int, run: int) -> None:
+        nonlocal searched
+        before = f", {taken} of them before the worker died" if taken else ""
+        searched = f"{taken + run} batches of layers searched{before}"
+
+    def around_map(inner: Any) -> CheckpointedMap:
+        return CheckpointedMap(Path(request["checkpoints"]), inner, on_done=on_done)
+
+    with tempfile.TemporaryDirectory(prefix="moeplan-plan-") as folder:
+        inputs = linked(request["inputs"], Path(folder) / "inputs")
+        options = {
+            name: OPTIONS_OF_KIND[name](value) if name in OPTIONS_OF_KIND else value
+            for name, value in request["options"].items()
+        }
+        asked = PlanRequest(
+            **options,
+            topology_file=_json_file(request["costs"], Path(folder) / "costs.json"),
+            current=_current(request["current"], Path(folder) / "current"),
+        )
+        plan = plan_from_files(
+            inputs,
+            read_options(),
+            asked,
+            progress=lambda share: progress(0.98 * share, searched or "reading and bounding"),
+            around_map=around_map,
+        )
+    write_plan(plan, Path(request["out"]))
+    return {
+        "status": str(plan.status),
+        "layout_hash": plan.layout.hash,
+        "local_gpu": plan.metrics.local_gpu,
+        "imbalance": plan.metrics.worst_window.imbalance,
+        "gap": plan.gap,
+        "moved_slots": plan.moves.moved_slots,
+        "solve_seconds": plan.solve_seconds,
+        "warnings": [notice.to_dict() for notice in plan.notices],
+    }
+
+
+def _json_file(value: object, path: Path) -> Path | None:
+    if value is None:
+        return None
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+def _current(stored: str | None, folder: Path) -> Path | None:
+    return None if stored is None else linked([{"name": "current.json", "path": stored}], folder)[0]

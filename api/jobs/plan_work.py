@@ -1,0 +1,103 @@
+"""The job that makes a plan: read what the engine runs now, solve, keep the plan."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from api.errors import WrongState
+from api.jobs.durable import Json
+from api.jobs.running import Finish, JobRun
+from api.jobs.task_process import run_task
+from api.service.engine_access import engine_client, with_retries
+from api.states import PlanState, TraceState
+from api.store import engines, plans, traces
+from api.store.audit import change_state
+from api.store.database import Session
+
+SOLVE_GRACE_S = 0.3
+"""CP-SAT does not unwind; there is nothing to tidy up either."""
+
+
+def make_plan(run: JobRun) -> Finish:
+    """Solve a plan and put it up for approval."""
+    with run.service.database.writing() as session:
+        plan = plans.find(session, run.subject_id)
+        engine_id = plan.engine_id
+        if plan.state is PlanState.WAITING:
+            change_state(session, plan, PlanState.SOLVING, run.actor)
+    current = run.step("read the engine", lambda: _running_layout(run, engine_id)) if engine_id is not None else {}
+    made = run.step("solve", lambda: _solve(run, current))
+    return lambda session: _finish(session, run, current, made)
+
+
+def checkpoint_folder(data_dir: Path, job_id: str) -> Path:
+    """Return where a job keeps its finished layers."""
+    return data_dir / "checkpoints" / job_id
+
+
+def _running_layout(run: JobRun, engine_id: str) -> Json:
+    run.report(0.0, "reading the engine")
+    with run.service.database.reading() as session:
+        engine = engines.find(session, engine_id)
+    with engine_client(run.service, engine) as client:
+        placement = with_retries(client.placement)
+    document = {"physical_to_logical_map": placement.map_LP.tolist()}
+    stored = run.service.files.put_bytes(json.dumps(document, separators=(",", ":")).encode())
+    return {
+        "sha256": stored.sha256,
+        "layout_hash": placement.layout_hash,
+        "expert_bytes": placement.expert_bytes or None,
+    }
+
+
+def _solve(run: JobRun, current: Json) -> Json:
+    with tempfile.TemporaryDirectory(prefix="moeplan-job-") as folder:
+        out = Path(folder) / "plan.json"
+        made = run_task(
+            "plan",
+            {**_request(run, current), "out": str(out)},
+            on_progress=run.report,
+            require_going_on=run.require_going_on,
+            grace_s=SOLVE_GRACE_S,
+        )
+        stored = run.service.files.put_file(out)
+    shutil.rmtree(checkpoint_folder(run.service.settings.data_dir, run.job_id), ignore_errors=True)
+    return {**made, **asdict(stored)}
+
+
+def _request(run: JobRun, current: Json) -> Json:
+    files = run.service.files
+    with run.service.database.reading() as session:
+        plan = plans.find(session, run.subject_id)
+        inputs = []
+        for number, trace_id in enumerate(plans.trace_ids(session, plan.id), start=1):
+            trace = traces.find(session, trace_id)
+            if trace.state is not TraceState.READY:
+                raise WrongState(f"the trace {trace.id} is {trace.state}: {trace.state.sentence}")
+            inputs.append({"name": f"{number}-{trace.id}.parquet", "path": str(files.require_whole(str(trace.sha256)))})
+        options = dict(plan.request)
+        costs = options.pop("costs", None)
+        if current.get("expert_bytes") is not None:
+            options.setdefault("expert_bytes", current["expert_bytes"])
+    return {
+        "inputs": inputs,
+        "options": options,
+        "costs": costs,
+        "current": str(files.path(current["sha256"])) if current else None,
+        "checkpoints": str(checkpoint_folder(run.service.settings.data_dir, run.job_id)),
+    }
+
+
+def _finish(session: Session, run: JobRun, current: Json, made: dict[str, Any]) -> Json:
+    plan = plans.find(session, run.subject_id)
+    for field in ("sha256", "layout_hash", "status", "local_gpu", "imbalance", "gap", "moved_slots", "solve_seconds"):
+        setattr(plan, field, made[field])
+    plan.current_hash = current.get("layout_hash")
+    plan.current_sha256 = current.get("sha256")
+    change_state(session, plan, PlanState.PROPOSED, run.actor, why=f"solved: {plan.status}", sha256=plan.sha256)
+    return {"plan_id": plan.id, "status": plan.status, "layout_hash": plan.layout_hash}

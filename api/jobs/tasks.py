@@ -1,0 +1,76 @@
+"""The other side of :mod:`api.jobs.task_process`: ``python -m api.jobs.tasks NAME`` does one task and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import IO, Any
+
+from api.cli.stopping import Terminated, termination_unwinds
+from api.jobs.task_process import Json
+from api.service.error_json import error_json
+from placement.errors import CodedError
+
+TASKS: Mapping[str, str] = {
+    "plan": "api.jobs.plan_task",
+    "import": "api.jobs.import_task",
+    "capture": "api.jobs.capture_task",
+}
+"""Modules with a function ``run(request, progress)``; imported when asked for, since some take seconds."""
+
+UNWIND_S = 30.0
+"""What is left of a task whose worker is gone ends after so long: C++ code does not unwind."""
+
+Progress = Callable[[float, str], None]
+
+
+def main(arguments: list[str]) -> int:
+    """Read the request, do the task, answer."""
+    answers = _own_output()
+    request: Json = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_live_with_worker, daemon=True).start()
+
+    def progress(share: float, step: str) -> None:
+        _answer(answers, {"progress": share, "step": step})
+
+    try:
+        with termination_unwinds():
+            run: Callable[[Json, Progress], Json] = import_module(TASKS[arguments[0]]).run
+            _answer(answers, {"value": run(request, progress)})
+    except CodedError as error:
+        _answer(answers, {"error": error_json(error)})
+    except MemoryError:
+        detail = "this needs more memory than the machine gives; try fewer windows."
+        _answer(answers, {"error": {"code": "OUT_OF_MEMORY", "detail": detail, "remedies": []}})
+    except Terminated:
+        return 143
+    return 0
+
+
+def _own_output() -> IO[str]:
+    """Keep standard output for answers: whatever else prints goes to standard error."""
+    kept = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return kept
+
+
+def _answer(answers: IO[str], message: Mapping[str, Any]) -> None:
+    answers.write(json.dumps(message, allow_nan=False) + "\n")
+    answers.flush()
+
+
+def _live_with_worker() -> None:
+    """Unwind when the worker closes its end of the line, or dies; end for certain a while later."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(UNWIND_S)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,58 @@
+"""What every part of the service needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from api.jobs import durable
+from api.settings import Settings
+from api.store.database import Database
+from api.store.files import FileStore
+from api.store.migrate import is_new, make_folder, require_current, upgrade
+
+
+@dataclass(frozen=True)
+class Service:
+    """The service's state: opened once in each process, handed to whoever needs it.
+
+    Attributes
+    ----------
+    settings : Settings
+    database : Database
+    files : FileStore
+        Recordings, plans and layouts, by content.
+    queue : JobQueue
+    """
+
+    settings: Settings
+    database: Database
+    files: FileStore
+    queue: durable.JobQueue
+
+
+@contextmanager
+def open_service(settings: Settings) -> Iterator[Service]:
+    """Open database, files and queue; a SQLite database that does not exist yet is made.
+
+    Raises
+    ------
+    DatabaseUnreachable, DatabaseOutdated, DatabaseTooNew
+        Saying what to do.
+    """
+    database = Database(settings.database)
+    try:
+        if database.is_sqlite:
+            make_folder(database)
+            if is_new(database):
+                upgrade(database)
+                durable.upgrade(settings.database)
+        require_current(database)
+        queue = durable.JobQueue(settings.database)
+        try:
+            yield Service(settings, database, FileStore(settings.data_dir), queue)
+        finally:
+            queue.close()
+    finally:
+        database.close()

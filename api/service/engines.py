@@ -1,0 +1,150 @@
+"""Engines: registering them, reading what they are, forgetting them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from api.errors import EngineInUse, NameTaken
+from api.service.context import Service
+from api.service.engine_access import engine_client, with_retries
+from api.service.secret_references import checked_reference
+from api.states import EngineState
+from api.store import audit, engines
+from api.store.audit import Actor
+from api.store.columns import now
+from api.store.database import Session
+from api.store.identifiers import new_id
+from api.store.models import Engine
+from placement.errors import CodedError
+from placement.topology import Topology, flat_or_nodes, from_cost_matrix
+from profiler.engine.contract import ABILITIES, Placement, PluginHealth
+from profiler.engine.http import EngineHttp
+from profiler.errors import EngineError
+
+
+def register(
+    session: Session,
+    actor: Actor,
+    *,
+    name: str,
+    url: str,
+    key_reference: str | None,
+    read_key_reference: str | None,
+    labels: dict[str, str],
+    costs: list[list[float]] | None,
+) -> Engine:
+    """Add an engine; it is read afterwards (:func:`read`).
+
+    Raises
+    ------
+    NameTaken, BadSecretReference, BadOption, BadTopology
+        The URL is none, or holds a password; the costs are no square matrix.
+    """
+    EngineHttp(url, timeout_s=1.0).close()
+    if costs is not None:
+        from_cost_matrix(costs, gpus=len(costs))
+    if engines.by_name(session, name) is not None:
+        raise NameTaken(f"there is an engine {name!r} already; choose another name.")
+    engine = Engine(
+        id=new_id("eng"),
+        name=name,
+        url=url.rstrip("/"),
+        key_reference=None if key_reference is None else checked_reference(key_reference),
+        read_key_reference=None if read_key_reference is None else checked_reference(read_key_reference),
+        labels=labels,
+        costs=costs,
+        state=EngineState.UNKNOWN,
+        warnings=[],
+        failures_in_row=0,
+        version=1,
+        created_at=now(),
+    )
+    session.add(engine)
+    audit.record(session, actor, "engine.registered", engine, url=engine.url)
+    return engine
+
+
+def change(session: Session, actor: Actor, engine: Engine, changes: dict[str, Any]) -> None:
+    """Change fields of an engine; what is not named stays. Errors are those of :func:`register`."""
+    if "name" in changes and changes["name"] != engine.name and engines.by_name(session, changes["name"]) is not None:
+        raise NameTaken(f"there is an engine {changes['name']!r} already; choose another name.")
+    if changes.get("costs") is not None:
+        from_cost_matrix(changes["costs"], gpus=len(changes["costs"]))
+    for field in ("key_reference", "read_key_reference"):
+        if changes.get(field) is not None:
+            checked_reference(changes[field])
+    if "url" in changes:
+        EngineHttp(changes["url"], timeout_s=1.0).close()
+        engine.failures_in_row, engine.resting_until = 0, None
+    for field, value in changes.items():
+        setattr(engine, field, value)
+    engine.version += 1
+    audit.record(session, actor, "engine.changed", engine, fields=sorted(changes))
+
+
+def remove(session: Session, actor: Actor, engine: Engine, *, why: str) -> None:
+    """Forget an engine; its recordings, plans and history stay. Raises :class:`EngineInUse`."""
+    if engines.has_open_jobs(session, engine.id):
+        raise EngineInUse(f"a job of the engine {engine.name!r} has not ended; cancel it, or wait.")
+    engine.removed_at = now()
+    engine.version += 1
+    audit.record(session, actor, "engine.removed", engine, why=why)
+
+
+def read(service: Service, engine_id: str) -> dict[str, Any]:
+    """Ask an engine what it is and keep the answer; what goes wrong is kept too, not raised.
+
+    Outside of any transaction: an engine may take its time.
+
+    Returns
+    -------
+    dict
+        ``facts``, ``warnings``, ``state`` and ``error`` as they were kept.
+    """
+    with service.database.reading() as session:
+        engine = engines.find(session, engine_id)
+    engine.resting_until = None  # somebody asks: try at once
+    found: dict[str, Any] = {"facts": engine.facts, "warnings": [], "error": None}
+    try:
+        with engine_client(service, engine) as client:
+            health = with_retries(client.health)
+            placement = client.placement()
+            notices = client.protection_notices()
+        found["facts"] = facts_of(health, placement)
+        found["warnings"] = [notice.to_dict() for notice in notices]
+        limited = [name for name in ABILITIES if not health.abilities[name].works]
+        found["state"] = EngineState.LIMITED if limited else EngineState.READY
+    except CodedError as error:
+        unreachable = isinstance(error, EngineError) and error.code in ("ENGINE_UNREACHABLE", "ENGINE_FAILED")
+        found["state"] = EngineState.UNREACHABLE if unreachable else EngineState.LIMITED
+        found["error"] = {"code": error.code, "detail": error.detail}
+    with service.database.writing() as session:
+        engine = engines.find(session, engine_id)
+        for field, value in found.items():
+            setattr(engine, field, value)
+        engine.read_at = now()
+        engine.version += 1
+    return found
+
+
+def facts_of(health: PluginHealth, placement: Placement) -> dict[str, Any]:
+    """Return what is kept of an engine: everything but maps and checksums."""
+    shown = replace(placement, checksums=None).to_json()
+    for large in ("physical_to_logical_map", "checksums", "rank_hashes"):
+        shown.pop(large)
+    shown["slots_per_gpu"] = placement.slots // placement.ep_size
+    shown["moeplan_version"] = health.moeplan_version
+    shown["abilities"] = {name: vars(ability).copy() for name, ability in health.abilities.items()}
+    shown["moe_layers"] = list(placement.moe_layers)
+    return shown
+
+
+def topology_of(engine: Engine) -> Topology | None:
+    """Return where an engine's GPUs are: by the costs that were given, else as it said; None while unknown."""
+    if engine.costs is not None:
+        return from_cost_matrix(engine.costs, gpus=len(engine.costs))
+    if engine.facts is None:
+        return None
+    topology, _ = flat_or_nodes(gpus=int(engine.facts["ep_size"]), nodes=int(engine.facts["nodes"]))
+    return topology

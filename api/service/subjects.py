@@ -1,0 +1,58 @@
+"""What becomes of the trace, plan or rollout of a job that was cancelled or failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api.errors import JobStopped
+from api.states import JobKind, PlanState, RolloutState, TraceState, may_follow
+from api.store import plans, traces
+from api.store.audit import Actor, change_state
+from api.store.columns import now
+from api.store.database import Session
+from api.store.models import Job
+
+REFUSED_AS_A_WHOLE = ("LAYOUT_HASH_MISMATCH", "ENGINE_BUSY", "ENGINE_REFUSED", "ENGINE_RESTING", "SECRET_MISSING")
+
+
+def give_up(session: Session, job: Job, actor: Actor, *, error: dict[str, Any] | None, why: str = "") -> None:
+    """Take what a job was for to the state that says it was not done.
+
+    Parameters
+    ----------
+    error
+        ``code``, ``detail``, ``remedies``; None when the job was cancelled.
+    """
+    if job.kind in (JobKind.IMPORT, JobKind.CAPTURE):
+        trace = traces.find(session, job.subject_id)
+        trace.error = error or {"code": JobStopped.code, "detail": "the job was cancelled.", "remedies": []}
+        if may_follow(trace.state, TraceState.FAILED):
+            change_state(session, trace, TraceState.FAILED, actor, why=why or trace.error["detail"])
+        traces.forget_uploads(session, trace.id)
+    elif job.kind is JobKind.PLAN:
+        plan = plans.find(session, job.subject_id)
+        plan.error = error
+        to = PlanState.CANCELLED if error is None else PlanState.FAILED
+        if may_follow(plan.state, to):
+            change_state(session, plan, to, actor, why=why or (error or {}).get("detail", ""))
+    else:
+        _give_up_rollout(session, job, actor, error=error, why=why)
+
+
+def _give_up_rollout(session: Session, job: Job, actor: Actor, *, error: dict[str, Any] | None, why: str) -> None:
+    rollout = plans.find_rollout(session, job.subject_id)
+    rollout.error = error
+    rollout.ended_at = now()
+    if error is None:
+        to = RolloutState.CANCELLED
+    elif rollout.state in (RolloutState.WAITING, RolloutState.CHECKING) or _moved_nothing(job, error):
+        to = RolloutState.REFUSED
+    else:
+        to = RolloutState.FAILED
+    if may_follow(rollout.state, to):
+        change_state(session, rollout, to, actor, why=why or (error or {}).get("detail", ""))
+
+
+def _moved_nothing(job: Job, error: dict[str, Any]) -> bool:
+    """Whether a push was refused as a whole. An attempt after one that died may find half of that one's work."""
+    return job.attempts == 1 and error["code"] in REFUSED_AS_A_WHOLE
