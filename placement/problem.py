@@ -19,7 +19,6 @@ class Objective(StrEnum):
 
     LOCALITY = "locality"
     BALANCE = "balance"
-    TRAFFIC = "traffic"
 
 
 class LocalScope(StrEnum):

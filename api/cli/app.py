@@ -18,7 +18,7 @@ from api.cli.plan_commands import compare, evaluate, plan
 from api.cli.push_commands import push, rollback
 from api.cli.replay_command import replay
 from api.cli.sample_command import sample
-from api.cli.service_commands import db
+from api.cli.service_commands import db, serve, worker
 from api.cli.size_command import size
 from api.cli.stopping import Terminated, termination_unwinds
 from api.cli.trace_commands import app as trace
@@ -48,6 +48,8 @@ for command in (
     push,
     rollback,
     demo,
+    serve,
+    worker,
 ):
     app.command()(command)
 

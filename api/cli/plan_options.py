@@ -17,10 +17,7 @@ from placement.problem import LocalScope, Objective
 Scope = Annotated[LocalScope, typer.Option(help="Where a token counts as local: on its home GPU or its home node.")]
 ObjectiveName = Annotated[
     Objective,
-    typer.Option(
-        help="locality: most local share under --max-imbalance. balance: smallest worst-window imbalance. traffic: "
-        "fewest copies per token under --max-imbalance (needs token traces)."
-    ),
+    typer.Option(help="locality: most local share under --max-imbalance. balance: smallest worst-window imbalance."),
 ]
 DispatchRule = Annotated[
     Dispatch,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,6 +75,54 @@ def db_check(
             print_line(f"  differs: {each}")
     if differing:
         raise typer.Exit(2)
+
+
+def serve(
+    config: Config = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on (127.0.0.1); another one needs a key.", show_default=False)
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Port (8430); 0 takes a free one.", show_default=False)] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Worker processes kept running beside the service (1).", show_default=False),
+    ] = None,
+) -> None:
+    """Serve the REST API, with workers for its jobs, until Ctrl-C or SIGTERM."""
+    from api.serving import serve as serve_until_told
+
+    settings = _settings(config, host=host, port=port, data_dir=data_dir, database_url=database_url, workers=workers)
+    serve_until_told(settings, on_ready=_say_ready)
+
+
+def _say_ready(url: str, open_to_all: bool) -> None:
+    print_line(f"moeplan serves on {url}; description: {url}/openapi.json")
+    if open_to_all:
+        print_line(
+            "There is no key: whoever is on this machine may do everything, nobody else gets an answer. "
+            "MOEPLAN_ADMIN_API_KEY sets one."
+        )
+    sys.stdout.flush()
+
+
+def worker(
+    config: Config = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="The worker's name; one that is started again under its old name goes on with its jobs at once.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Carry out the service's jobs until Ctrl-C or SIGTERM; run as many as there is work for."""
+    from api.jobs.worker import run_worker
+
+    run_worker(_settings(config, data_dir=data_dir, database_url=database_url), worker_id=name)
 
 
 def _settings(config: Path | None, **flags: object) -> Settings:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -41,11 +40,8 @@ class SearchTask:
     deadline: Deadline
 
 
-MapTasks = Callable[[Callable[[Any], Plans], Iterable[Any]], Iterable[Plans]]
-"""Anything like the built-in ``map``: applies a function to tasks, results in order.
-
-Tasks are :class:`SearchTask` or others with a ``deadline`` that can be sent to another process.
-"""
+MapTasks = Callable[[Callable[[SearchTask], Plans], Iterable[SearchTask]], Iterable[Plans]]
+"""Anything like the built-in ``map``: applies a function to tasks, results in order."""
 
 
 def run_search(task: SearchTask) -> Plans:

@@ -1,0 +1,64 @@
+"""The application: routes, errors, limits, in one place."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
+from prometheus_client import CollectorRegistry
+
+from api.http.metrics import HttpMetrics, StateCollector
+from api.http.middleware import LimitedBodies, RequestIds, SizeLimits
+from api.http.problems import Problem, add_problem_answers, documented
+from api.http.routes import engines, health, jobs, keys, plans, rollouts, traces
+from api.service.context import Service
+from api.service.heat import HeatCache
+
+FORM_OVERHEAD_BYTES = 2**20
+"""Of a multipart form, beside its files."""
+
+DESCRIPTION = """
+Plans where the experts of Mixture-of-Experts models live when SGLang serves them with expert parallelism, and brings
+plans into running engines.
+
+Long work answers 202 with the job in `Location`; follow it at `/v1/jobs/{id}` or as events. Errors are RFC 9457
+problems with the codes of the command line. Lists have pages: pass `next_cursor` on as `cursor`.
+"""
+
+
+def create_app(service: Service) -> FastAPI:
+    """Build the application that serves one service."""
+    app = FastAPI(title="moeplan", version=version("moeplan"), description=DESCRIPTION, redoc_url=None, docs_url=None)
+    registry = CollectorRegistry()
+    registry.register(StateCollector(service))
+    app.state.service, app.state.registry, app.state.heat = service, registry, HeatCache()
+    v1 = APIRouter(prefix="/v1", responses=documented(400, 401, 403, 413, 422, 503))
+    for module in (engines, traces, plans, rollouts, jobs, keys):
+        v1.include_router(module.router)
+    app.include_router(v1)
+    app.include_router(health.router)
+    add_problem_answers(app)
+    settings = service.settings
+    limits = SizeLimits(
+        body_bytes=settings.max_body_bytes,
+        upload_bytes=settings.max_upload_bytes + FORM_OVERHEAD_BYTES,
+        is_upload=lambda method, path: method == "POST" and path == "/v1/traces",
+    )
+    app.add_middleware(LimitedBodies, limits=limits)
+    app.add_middleware(RequestIds, metrics=HttpMetrics(registry))  # added last, so it is around everything
+    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
+    return app
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI description; problems are one schema, in the media type of RFC 9457."""
+    if app.openapi_schema is None:
+        description = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        schemas = description["components"]["schemas"]
+        schemas["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        app.openapi_schema = description
+    return app.openapi_schema

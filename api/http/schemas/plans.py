@@ -1,0 +1,139 @@
+"""Plans and rollouts over HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from api.http.schemas.common import ErrorOut, Name, Reason, Strict, Warned
+from api.http.schemas.engines import Costs
+from api.planning import MAX_EXPERT_BYTES, MAX_MOVED_BYTES, MAX_SEED
+from api.states import PlanState, RolloutState
+from api.store.models import Plan, Rollout
+from placement.dispatch import Dispatch
+from placement.problem import LocalScope, Objective
+from profiler.engine.contract_push import MAX_PAUSE_S
+
+WindowBy = Annotated[
+    str, StringConstraints(pattern=r"^(file|domain|none|steps:[1-9][0-9]{0,8}|seconds:[0-9]{1,8}(\.[0-9]{1,6})?)$")
+]
+
+
+class PlanIn(Strict):
+    """A plan to make; the options are those of `moeplan plan`. With an engine, its shape and dispatch are usual."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"trace_ids": ["trc_01k3x9v4e7q8w2m5n6p7r8s9t0"], "engine_id": "eng_01k3x9v4e7q8w2m5n6p7r8s9t0"},
+                {"trace_ids": ["trc_01k3x9v4e7q8w2m5n6p7r8s9t0"], "gpus": 32, "redundant": 32, "objective": "balance"},
+            ]
+        }
+    )
+
+    trace_ids: list[Annotated[str, StringConstraints(max_length=40)]] = Field(min_length=1, max_length=64)
+    name: Name | None = None
+    engine_id: str | None = Field(default=None, max_length=40)
+    gpus: int | None = Field(default=None, ge=1, le=4096)
+    nodes: int | None = Field(default=None, ge=1, le=4096)
+    costs: Costs | None = None
+    slots_per_gpu: int | None = Field(default=None, ge=1, le=65536)
+    redundant: int | None = Field(default=None, ge=0, le=10**7)
+    fit: Literal[True] | None = Field(default=None, description="Find the fewest slots that reach local_target.")
+    local_target: float | None = Field(default=None, gt=0, le=1)
+    local_scope: LocalScope | None = None
+    objective: Objective | None = None
+    max_imbalance: float | None = Field(default=None, ge=1, le=4096)
+    dispatch: Dispatch | None = None
+    window_by: WindowBy | None = None
+    sources: Literal["auto", "uniform"] | None = None
+    phase: Literal["prefill", "decode"] | None = None
+    holdout: float | None = Field(default=None, gt=0, lt=1)
+    capacity_factor: float | None = Field(default=None, gt=0, le=4096)
+    expert_bytes: int | None = Field(default=None, ge=1, le=MAX_EXPERT_BYTES)
+    max_moved_slots: int | None = Field(default=None, ge=0, le=MAX_MOVED_BYTES)
+    max_moved_bytes: int | None = Field(default=None, ge=0, le=MAX_MOVED_BYTES)
+    time_limit_s: float | None = Field(default=None, gt=0, le=86400)
+    seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
+
+    def options(self) -> dict[str, Any]:
+        """Return what was given of the options of a plan, as JSON."""
+        return self.model_dump(mode="json", exclude={"trace_ids", "name", "engine_id"}, exclude_none=True)
+
+
+class PlanOut(BaseModel):
+    """A plan. Its figures are those of the worst window and of all windows together, predicted."""
+
+    id: str = Field(examples=["pln_01k3x9v4e7q8w2m5n6p7r8s9t0"])
+    name: str
+    state: PlanState
+    sentence: str
+    engine_id: str | None
+    request: dict[str, Any] = Field(description="The options, with what was taken from the engine.")
+    layout_hash: str | None
+    current_hash: str | None = Field(description="The layout that the engine ran when it was planned.")
+    status: str | None = Field(examples=["optimal", "feasible", "target_missed"])
+    local_gpu: float | None
+    imbalance: float | None = Field(description="Of the worst window.")
+    gap: float | None = Field(description="Distance from the proven bound.")
+    moved_slots: int | None
+    solve_seconds: float | None
+    error: ErrorOut | None
+    job_id: str | None
+    created_by: str
+    created_at: datetime
+
+    @classmethod
+    def of(cls, row: Plan) -> Self:
+        """Show a row."""
+        fields = {name: getattr(row, name) for name in cls.model_fields if name != "sentence"}
+        return cls(**fields, sentence=row.state.sentence)
+
+
+class RolloutIn(Strict):
+    """An approved plan to bring into an engine."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"plan_id": "pln_01k3x9v4e7q8w2m5n6p7r8s9t0", "layers_per_chunk": 8, "pause_s": 0.5}]
+        }
+    )
+
+    plan_id: str = Field(max_length=40)
+    engine_id: str | None = Field(default=None, max_length=40, description="The plan's own by default.")
+    layers_per_chunk: int | None = Field(
+        default=None, ge=1, le=4096, description="Layers changed between two engine steps; all at once by default."
+    )
+    pause_s: float | None = Field(default=None, ge=0, le=MAX_PAUSE_S, description="Serving between two chunks.")
+    reason: Reason = ""
+
+
+class RolloutOut(BaseModel):
+    """A layout on its way into an engine."""
+
+    id: str = Field(examples=["rol_01k3x9v4e7q8w2m5n6p7r8s9t0"])
+    engine_id: str
+    plan_id: str | None
+    takes_back_id: str | None = Field(description="The rollout that this one takes back.")
+    state: RolloutState
+    sentence: str
+    from_hash: str | None
+    to_hash: str
+    pace: dict[str, Any]
+    result: dict[str, Any] | None
+    measured: dict[str, Any] | None
+    warnings: list[Warned]
+    error: ErrorOut | None
+    reason: str
+    job_id: str | None
+    created_by: str
+    created_at: datetime
+    ended_at: datetime | None
+
+    @classmethod
+    def of(cls, row: Rollout) -> Self:
+        """Show a row."""
+        fields = {name: getattr(row, name) for name in cls.model_fields if name != "sentence"}
+        return cls(**fields, sentence=row.state.sentence)
