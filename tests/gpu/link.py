@@ -27,7 +27,8 @@ def _rates() -> dict[str, float]:
     import torch
 
     sent = [torch.ones(MIB * 2**20, dtype=torch.uint8, device=f"cuda:{gpu}") for gpu in (0, 1)]
-    received = [torch.empty_like(sent[1 - gpu]) for gpu in (0, 1)]
+    # received[gpu] lies on that GPU: what is copied into it comes from the other one.
+    received = [torch.empty_like(sent[gpu]) for gpu in (0, 1)]
     streams = [torch.cuda.Stream(device=f"cuda:{gpu}") for gpu in (0, 1)]
 
     def copy(senders: tuple[int, ...]) -> float:

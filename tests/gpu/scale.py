@@ -23,8 +23,12 @@ class Scale:
         Pushes of each kind under load.
     between_s : float
         Seconds between two of them.
-    pairs, prefill_pairs : int
-        Pairs of recording off and on.
+    recording_sessions, recording_pairs : int
+        Sets of requests under which recording is switched on and off, and pairs of intervals in each.
+    recording_s : float
+        Length of an interval.
+    prefill_pairs : int
+        Pairs of recording off and on during prefill.
     decode, prefill : tuple of int
         Requests, prompt tokens and new tokens of a throughput measurement, over all sources.
     step : tuple of int
@@ -42,7 +46,9 @@ class Scale:
     gap_tokens: int
     gap_rounds: int
     between_s: float
-    pairs: int
+    recording_sessions: int
+    recording_pairs: int
+    recording_s: float
     prefill_pairs: int
     decode: tuple[int, int, int]
     prefill: tuple[int, int, int]
@@ -62,7 +68,9 @@ GPU_SCALE = Scale(
     gap_tokens=4000,
     gap_rounds=5,
     between_s=0.6,
-    pairs=16,
+    recording_sessions=6,
+    recording_pairs=5,
+    recording_s=1.0,
     prefill_pairs=6,
     decode=(64, 32, 640),
     prefill=(96, 2048, 1),
@@ -81,7 +89,9 @@ CPU_SCALE = Scale(
     gap_tokens=24,
     gap_rounds=1,
     between_s=0.2,
-    pairs=1,
+    recording_sessions=1,
+    recording_pairs=1,
+    recording_s=0.5,
     prefill_pairs=1,
     decode=(4, 8, 3),
     prefill=(4, 32, 1),

@@ -194,7 +194,6 @@ def arguments(machine: Machine, setup: EngineSetup, *, port: int) -> list[str]:
             "--mem-fraction-static": "0.45",
             "--max-running-requests": "256",
             "--max-total-tokens": "400000",
-            "--context-length": "8192",
             "--watchdog-timeout": "120",
         }
         flags += [

@@ -18,6 +18,7 @@ from tests.gpu.checkpoints import CHECKPOINTS
 from tests.gpu.intervals import median_interval
 from tests.gpu.layouts import copies_per_token, domain_layout, predicted, worst
 from tests.gpu.measure import difference, dispatched, step_times
+from tests.gpu.recording_cost import token_rate
 from tests.gpu.results import Results, read_results, run_stages
 from tests.gpu.streams import largest_gap_s, quiet_gaps_s
 from tests.gpu.tables import two_gpu_table
@@ -55,6 +56,11 @@ def test_quiet_intervals_keep_away_from_busy_ones() -> None:
     steady = [[index / 128 for index in range(1281)]]
     gaps = quiet_gaps_s(steady, [(2.0, 8.0)], length_s=0.25, margin_s=0.5)
     assert gaps == [1 / 128] * 8  # from 0.5 to 1.5 and from 8.5 to 9.5
+
+
+def test_a_rate_counts_the_tokens_within_its_interval_only() -> None:
+    assert token_rate([0.0, 0.5, 0.9, 1.5, 2.0], (0.5, 2.0)) == pytest.approx(3 / 1.5)
+    assert token_rate([0.0, 3.0], (1.0, 2.0)) == 0.0
 
 
 def _routed(*, tokens: int, seed: int) -> Routed:

@@ -28,7 +28,7 @@ from tests.gpu.loop import run_loop
 from tests.gpu.machine import PROJECT, Machine, cpu_machine, gpu_machine
 from tests.gpu.measure import difference, record_demand
 from tests.gpu.pushes import measure_pushes
-from tests.gpu.recording_cost import measure_recording
+from tests.gpu.recording_cost import measure_decode_recording, measure_prefill_recording
 from tests.gpu.results import Results, Stage, run_stages
 from tests.gpu.scale import CPU_SCALE, GPU_SCALE, Scale
 from tests.gpu.server import Engine, EnginePool, EngineSetup
@@ -137,9 +137,9 @@ class TwoGpus:
         measure_pushes(self._machine, engine, self._results, self._scale)
 
     def _recording(self, engine: Engine) -> None:
-        for phase, pairs in (("decode", self._scale.pairs), ("prefill", self._scale.prefill_pairs)):
-            traffic = self._traffic(self._scale.decode if phase == "decode" else self._scale.prefill)
-            measure_recording(engine, self._results, phase=phase, traffic=traffic, pairs=pairs)
+        measure_decode_recording(self._machine, engine, self._results, self._scale)
+        prefill = self._traffic(self._scale.prefill)
+        measure_prefill_recording(engine, self._results, traffic=prefill, pairs=self._scale.prefill_pairs)
 
     def _layouts(self, engine: Engine) -> None:
         prefill, decode = self._traffic(self._scale.prefill), self._traffic(self._scale.decode)
