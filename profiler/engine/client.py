@@ -204,7 +204,8 @@ class EngineClient:
 
     def clock_s(self) -> float | None:
         """Return the clock of the engine's host, seconds since 1970, to the second; None where it does not say."""
-        return self._http.request("GET", "/health", key=self._key).clock_s
+        # Any answer has it. Not /health: SGLang generates a token for that.
+        return self._http.request("GET", "/model_info", key=self._read_key).clock_s
 
     # ------------------------------------------------------------------ the plugin's routes
 

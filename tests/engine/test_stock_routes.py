@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from profiler.engine import dump_capture
 from profiler.engine.client import EngineClient
 from profiler.engine.doctor import examine
 from profiler.engine.dump_capture import DumpCapture, capture_dumps
@@ -27,23 +28,23 @@ GREEDY = {"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True}
 
 
 def recording(mode: str) -> EngineSetup:
-    return EngineSetup(arguments=("--expert-distribution-recorder-mode", mode))
+    # With the overlap schedule the stock recorder also counts the step that was launched when a request ended.
+    return EngineSetup(arguments=("--disable-overlap-schedule", "--expert-distribution-recorder-mode", mode))
 
 
-def recorded_with_traffic(engine: EngineServer, folder: Path) -> tuple[DumpCapture, np.ndarray]:
-    """Record while requests are served; return the recording and what they routed by the engine's own account."""
+def recorded_with_traffic(
+    engine: EngineServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[DumpCapture, np.ndarray]:
+    """Record just as long as requests are served; return the recording and their routing by the engine's account."""
     routed: list[np.ndarray] = []
 
-    def serve() -> None:
+    def serve(_seconds: float) -> None:
         sent = {"layers": LAYERS, "experts": EXPERTS, "top_k": TOP_K, "sources": 1}
         routed.append(np.sum(list(routed_by_requests(engine, REQUESTS, **sent).counts_LSE.values()), axis=0)[:, 0])
 
+    monkeypatch.setattr(dump_capture, "time", SimpleNamespace(sleep=serve))
     with EngineClient(engine.url, timeout_s=60) as client:
-        traffic = threading.Timer(1.0, serve)
-        traffic.start()
-        recorded = capture_dumps(client, folder, seconds=12)
-        traffic.join()
-    return recorded, routed[0]
+        return capture_dumps(client, folder, seconds=1), routed[0]
 
 
 def counts_LE(recorded: DumpCapture) -> np.ndarray:
@@ -59,12 +60,14 @@ def counts_LE(recorded: DumpCapture) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mode", ["stat", "per_pass", "per_token"])
-def test_the_stock_recorder_is_read_in_every_mode(one_engine: OneEngine, mode: str) -> None:
+def test_the_stock_recorder_is_read_in_every_mode(
+    one_engine: OneEngine, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
     engine = one_engine.get(recording(mode))
     folder = engine.log_file.parent / "dumps"
     folder.mkdir(exist_ok=True)
-    recorded, routed_LE = recorded_with_traffic(engine, folder)
-    again, routed_again_LE = recorded_with_traffic(engine, folder)
+    recorded, routed_LE = recorded_with_traffic(engine, folder, monkeypatch)
+    again, routed_again_LE = recorded_with_traffic(engine, folder, monkeypatch)
 
     for one, expected_LE in ((recorded, routed_LE), (again, routed_again_LE)):
         assert len(one.files) == (1 if mode == "stat" else RANKS)
