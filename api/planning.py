@@ -24,6 +24,7 @@ from placement.problem import LocalScope, Objective, Problem
 from placement.slots import smallest_slots_per_gpu
 from placement.solver import MapTasks
 from placement.step_time import USUAL_TOKENS, Step
+from placement.token_sample import take_sample
 from placement.tokens import WindowTokens
 from placement.topology import MAX_GPUS, Topology
 from profiler.formats import read_layout
@@ -212,6 +213,9 @@ def _plan(
     progress: Callable[[float], None] | None,
     around_map: Callable[[MapTasks], MapTasks] | None = None,
 ) -> Plan:
+    if problem.objective is Objective.TRAFFIC and setting.traces.planned_on is not None:
+        sample = take_sample(setting.traces.planned_on, gpus=problem.topology.gpus, seed=request.seed)
+        problem = replace(problem, tokens=sample)
     fan_out = None if crew is None else FanOut(crew)
     map_tasks: MapTasks | None = fan_out if around_map is None else around_map(fan_out or map)
     effort = Effort(seed=request.seed, time_limit_s=request.time_limit_s, threads=request.threads, map_tasks=map_tasks)

@@ -33,6 +33,9 @@ FORMAT_VERSION = 1
 BOUND_TOLERANCE = 1e-6
 """How far rounding in a solver may put a figure past its bound."""
 
+BOUNDED = ("local_gpu", "local_node", "imbalance", "gpus_per_token")
+"""Figures that a bound may be given for."""
+
 LayoutBefore = Literal["current", "trivial"]
 
 
@@ -159,6 +162,11 @@ class Plan:
         self._check_sums()
         for name, metrics in {"metrics": self.metrics, **self.baselines}.items():
             _check_figures(metrics, name=name)
+            if _capacities(metrics) != _capacities(self.metrics):
+                raise BadPlan(
+                    f"{name} was judged at the capacities {_capacities(metrics)}, the plan at "
+                    f"{_capacities(self.metrics)}; all layouts are judged at the same."
+                )
         self._check_bound()
 
     def _check_shapes(self) -> None:
@@ -198,7 +206,7 @@ class Plan:
 
     def _check_bound(self) -> None:
         """Refuse a bound without the relaxation it comes from, and one that the plan itself passes."""
-        present = {name for name in ("local_gpu", "local_node", "imbalance") if getattr(self.bound, name) is not None}
+        present = {name for name in BOUNDED if getattr(self.bound, name) is not None}
         if present != set(self.bound.relaxation):
             raise BadPlan(f"bounds {sorted(present)} are given, but relaxations of {sorted(self.bound.relaxation)}.")
         for name in ("local_gpu", "local_node"):
@@ -208,6 +216,10 @@ class Plan:
         imbalance, bound = self.metrics.worst_window.imbalance, self.bound.imbalance
         if bound is not None and imbalance < bound - BOUND_TOLERANCE:
             raise BadPlan(f"the worst window's imbalance is {imbalance}, below its proven bound {bound}.")
+        copies, bound, basis = self.metrics.gpus_per_token, self.bound.gpus_per_token, self.metrics.token_basis
+        sampled = basis is not None and basis.tokens < basis.recorded_tokens
+        if copies is not None and bound is not None and not sampled and copies < bound - BOUND_TOLERANCE:
+            raise BadPlan(f"metrics.gpus_per_token is {copies}, below its proven bound {bound}.")
 
     @property
     def slots_per_gpu(self) -> int:
@@ -232,14 +244,23 @@ class Plan:
     def gap(self) -> float | None:
         """Relative distance of the objective's own figure from its bound, >= 0; None without a bound.
 
-        ``1 - local / bound`` for locality, ``worst window's imbalance / bound - 1`` for balance.
+        ``1 - local / bound`` for locality, ``worst window's imbalance / bound - 1`` for balance, ``copies per token /
+        bound - 1`` for traffic; the last is absent where copies were counted for a sample.
         """
+        if self.options.objective is Objective.TRAFFIC and self.metrics.token_basis is not None:
+            return self._gap_of_copies()
         if self.options.objective is Objective.BALANCE:
             bound = self.bound.imbalance
             return None if not bound else max(0.0, self.metrics.worst_window.imbalance / bound - 1)
         if self.local is None or not self.local_bound:
             return None
         return max(0.0, 1 - self.local / self.local_bound)
+
+    def _gap_of_copies(self) -> float | None:
+        copies, bound, basis = self.metrics.gpus_per_token, self.bound.gpus_per_token, self.metrics.token_basis
+        if copies is None or not bound or basis is None or basis.tokens < basis.recorded_tokens:
+            return None
+        return max(0.0, copies / bound - 1)
 
     def summary(self) -> dict[str, Any]:
         """Return what ``moeplan plan --json`` prints."""
@@ -313,6 +334,12 @@ def _check_figures(metrics: PlanMetrics, *, name: str) -> None:
                     f"{name}: at the capacity factor {at.capacity_factor:g} overflow_share is {at.overflow_share}, "
                     f"rerouted {at.rerouted} and dropped {at.dropped}; these are shares, the first the largest."
                 )
+
+
+def _capacities(metrics: PlanMetrics) -> list[str]:
+    """Name what a layout's overflow was measured at: capacity factors, and phases of steps."""
+    factors = [f"{at.capacity_factor:g}" for at in metrics.capacity]
+    return factors + [f"{step.phase} {step.capacity_factor:g}" for step in metrics.step_overflow]
 
 
 def _whole_tokens(tokens: npt.NDArray[np.generic], *, name: str) -> npt.NDArray[np.int64]:

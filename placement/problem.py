@@ -19,6 +19,7 @@ class Objective(StrEnum):
 
     LOCALITY = "locality"
     BALANCE = "balance"
+    TRAFFIC = "traffic"
 
 
 class LocalScope(StrEnum):

@@ -30,18 +30,22 @@ class Bound:
         Lower bound on the worst window's imbalance.
     relaxation : dict
         For each bound that is present, the name of the relaxation it is the optimum of.
+    gpus_per_token : float or None
+        Lower bound on copies per token, of the very tokens that were planned on.
     """
 
     local_gpu: float | None
     local_node: float | None
     imbalance: float | None
     relaxation: dict[str, str]
+    gpus_per_token: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "local_gpu": self.local_gpu,
             "local_node": self.local_node,
             "imbalance": self.imbalance,
+            "gpus_per_token": self.gpus_per_token,
             "proven": bool(self.relaxation),
             "relaxation": dict(self.relaxation),
         }

@@ -45,6 +45,7 @@ class _Bound(BaseModel):
     local_gpu: float | None
     local_node: float | None
     imbalance: float | None
+    gpus_per_token: float | None = None
     proven: bool
     relaxation: dict[str, str]
 
@@ -144,7 +145,13 @@ def plan_from_document(document: Any, *, name: str) -> Plan:
         status=parsed.status,
         layout=layout,
         metrics=parsed.metrics,
-        bound=Bound(parsed.bound.local_gpu, parsed.bound.local_node, parsed.bound.imbalance, parsed.bound.relaxation),
+        bound=Bound(
+            parsed.bound.local_gpu,
+            parsed.bound.local_node,
+            parsed.bound.imbalance,
+            parsed.bound.relaxation,
+            parsed.bound.gpus_per_token,
+        ),
         baselines=parsed.baselines,
         moves=parsed.moves,
         heat_LE=heat_LE,

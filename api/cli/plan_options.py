@@ -17,7 +17,10 @@ from placement.problem import LocalScope, Objective
 Scope = Annotated[LocalScope, typer.Option(help="Where a token counts as local: on its home GPU or its home node.")]
 ObjectiveName = Annotated[
     Objective,
-    typer.Option(help="locality: most local share under --max-imbalance. balance: smallest worst-window imbalance."),
+    typer.Option(
+        help="locality: most local share under --max-imbalance. balance: smallest worst-window imbalance. traffic: "
+        "fewest copies per token under --max-imbalance (needs token traces)."
+    ),
 ]
 DispatchRule = Annotated[
     Dispatch,

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from api.cli.output import TextTable, capacity_table, metrics_table, number, print_notices, print_table, windows_table
 from api.time_words import microseconds, time_sentences
 from placement.comparison import OURS
+from placement.metrics import Metrics
 from placement.plan import Plan, PlanMetrics
-from placement.problem import LocalScope
+from placement.problem import LocalScope, Objective
 
 TIME_COLUMNS = ("moe_layer_us", "experts_us", "all_to_all_us", "worst window_us")
 
@@ -67,11 +68,12 @@ def _verdict(plan: Plan) -> str:
     """Say in a few sentences what was reached, what is proven, and what it costs."""
     bound = plan.bound
     proven = [
-        f"{name} {'>=' if name == 'imbalance' else '<='} {number(value)} ({bound.relaxation[name]})"
+        f"{name} {'>=' if name in ('imbalance', 'gpus_per_token') else '<='} {number(value)} ({bound.relaxation[name]})"
         for name, value in (
             ("local_gpu", bound.local_gpu),
             ("local_node", bound.local_node),
             ("imbalance", bound.imbalance),
+            ("gpus_per_token", bound.gpus_per_token),
         )
         if value is not None
     ]
@@ -89,12 +91,29 @@ def _verdict(plan: Plan) -> str:
         (
             f"status {plan.status}{gap}{seconds}",
             *(f"proven: {each}" for each in proven),
+            *_copies(plan),
             f"local share {local}: the target of {target:.0%} is {'reached' if reached else 'missed'}{planned_on}",
             f"imbalance of the worst window {number(worst)}, limit {cap:.4g}{_overflow(plan)}",
             *(f"time: {each}" for each in time_sentences(plan)),
             f"moves {plan.moves.moved_slots} of {slots} slots from the {plan.moves.before} layout{allowed}",
         )
     )
+
+
+def _copies(plan: Plan) -> list[str]:
+    """Say what a plan for traffic reached, beside eplb."""
+    eplb = plan.baselines.get("eplb")
+    if plan.options.objective is not Objective.TRAFFIC or eplb is None:
+        return []
+    rows: list[tuple[str, Metrics, Metrics]] = [("", plan.metrics, eplb)]
+    if plan.metrics.holdout is not None and eplb.holdout is not None:
+        rows.append((" on what was kept apart", plan.metrics.holdout, eplb.holdout))
+    return [
+        f"gpus_per_token {number(ours.gpus_per_token)}{where}, eplb {number(theirs.gpus_per_token)}"
+        f" ({ours.gpus_per_token / theirs.gpus_per_token - 1:+.1%})"
+        for where, ours, theirs in rows
+        if ours.gpus_per_token is not None and theirs.gpus_per_token
+    ]
 
 
 def _overflow(plan: Plan) -> str:

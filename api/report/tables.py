@@ -109,11 +109,15 @@ def comparison(plan: Plan) -> Comparison:
 
 
 def capacity(plan: Plan) -> Comparison:
-    """Put what overflows and what is dropped at every capacity factor side by side."""
+    """Put what overflows and what is dropped side by side: at every capacity factor, and in single steps."""
     columns = []
     for place, at in enumerate(plan.metrics.capacity):
         for name in ("overflow_share", "dropped"):
             columns.append(Column(f"{name} at {at.capacity_factor:g}", _at_factor(place, name), fine_percent, False))
+    for place, step in enumerate(plan.metrics.step_overflow):
+        for name in ("overflow_share", "dropped"):
+            title = f"{name} in {step.phase} steps at {step.capacity_factor:g}"
+            columns.append(Column(title, _in_steps(place, name), fine_percent, False))
     return _side_by_side(plan, columns)
 
 
@@ -132,6 +136,10 @@ def _side_by_side(plan: Plan, columns: list[Column]) -> Comparison:
 
 def _at_factor(place: int, name: str) -> Callable[[PlanMetrics], float | None]:
     return lambda metrics: getattr(metrics.capacity[place], name)
+
+
+def _in_steps(place: int, name: str) -> Callable[[PlanMetrics], float | None]:
+    return lambda metrics: getattr(metrics.step_overflow[place], name)
 
 
 def windows(metrics: Metrics) -> Windows:

@@ -45,10 +45,15 @@ class KeyFigure:
 def verdict(plan: Plan) -> Verdict:
     """Say whether the target is reached, what is proven, and on what the figures rest."""
     local, balance = _local_sentence(plan), _balance_sentence(plan.metrics)
+    copies = _copies_sentence(plan)
     balance_first = plan.options.objective is Objective.BALANCE or plan.local is None
-    headline, second = (balance, local) if balance_first else (local, balance)
+    headline, *others = (balance, local) if balance_first else (local, balance)
+    if copies and plan.options.objective is Objective.TRAFFIC:
+        headline, *others = copies, headline, *others
+    elif copies:
+        others = [*others, copies]
     details = [
-        second,
+        *others,
         _proof_sentence(plan),
         *_cap_sentence(plan),
         *_holdout_sentence(plan),
@@ -91,6 +96,15 @@ def _local_sentence(plan: Plan) -> str:
     return f"{share} of routed tokens stay on their home {place}: {short} short of the target of {target}."
 
 
+def _copies_sentence(plan: Plan) -> str:
+    """Say how many copies of a token are sent, beside eplb; nothing without a token trace."""
+    ours, eplb = plan.metrics.gpus_per_token, plan.baselines.get("eplb")
+    if ours is None:
+        return ""
+    beside = "" if eplb is None or eplb.gpus_per_token is None else f" (eplb: {ratio(eplb.gpus_per_token)})"
+    return f"A token is sent to {ratio(ours)} other GPUs per layer{beside}."
+
+
 def _balance_sentence(metrics: Metrics) -> str:
     sentence = f"The busiest GPU computes {ratio(metrics.imbalance)} times the mean load"
     if len(metrics.windows) == 1:
@@ -100,6 +114,12 @@ def _balance_sentence(metrics: Metrics) -> str:
 
 
 def _proof_sentence(plan: Plan) -> str:
+    if plan.options.objective is Objective.TRAFFIC and plan.metrics.gpus_per_token is not None:
+        fewest = plan.bound.gpus_per_token
+        if fewest is None:
+            return "How far from the fewest possible copies this is, is not known."
+        relaxation = plan.bound.relaxation["gpus_per_token"]
+        return f"No layout can send a token to fewer than {ratio(fewest)} (proven; relaxation: {relaxation})."
     if plan.options.objective is Objective.BALANCE:
         bound = plan.bound.imbalance
         if bound is None:

@@ -10,6 +10,7 @@ duplicates out, as problems do.
 from __future__ import annotations
 
 from placement.bounds.capped import HostSetBound, capped_local_bound, host_set_imbalance_bound
+from placement.bounds.copies import CopiesBound, copies_bound
 from placement.bounds.imbalance import ImbalanceBound, imbalance_bound
 from placement.bounds.locality import (
     LocalityBound,
@@ -27,6 +28,7 @@ from placement.bounds.small import SmallLayersBound, small_imbalance_bound, smal
 from placement.bounds.tight import TightBounds, tight_bounds
 
 __all__ = [
+    "CopiesBound",
     "HostSetBound",
     "ImbalanceBound",
     "LocalityBound",
@@ -34,6 +36,7 @@ __all__ = [
     "SmallLayersBound",
     "TightBounds",
     "capped_local_bound",
+    "copies_bound",
     "fewest_slots_for_local_gpu",
     "host_set_imbalance_bound",
     "imbalance_bound",

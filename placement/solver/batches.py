@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -40,8 +41,11 @@ class SearchTask:
     deadline: Deadline
 
 
-MapTasks = Callable[[Callable[[SearchTask], Plans], Iterable[SearchTask]], Iterable[Plans]]
-"""Anything like the built-in ``map``: applies a function to tasks, results in order."""
+MapTasks = Callable[[Callable[[Any], Plans], Iterable[Any]], Iterable[Plans]]
+"""Anything like the built-in ``map``: applies a function to tasks, results in order.
+
+Tasks are :class:`SearchTask` or others with a ``deadline`` that can be sent to another process.
+"""
 
 
 def run_search(task: SearchTask) -> Plans:

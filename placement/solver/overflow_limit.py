@@ -166,14 +166,14 @@ def keep_overflow_within_moves(
     return outcome if best is None else replace(outcome, plans=best)
 
 
-def overflow_notices(problem: Problem, limit: OverflowLimit | None, outcome: Outcome) -> tuple[Notice, ...]:
+def overflow_notices(problem: Problem, limit: OverflowLimit | None, plans: Plans) -> tuple[Notice, ...]:
     """Say so where the cap on overflow is not kept."""
-    if limit is None or limit.kept(outcome.plans):
+    if limit is None or limit.kept(plans):
         return ()
     within = "" if problem.max_moved_slots is None else f" with at most {problem.max_moved_slots} moved slots"
     detail = (
         f"no layout was found that keeps overflow_share of every window at or below {limit.most:g} at the capacity "
-        f"factor {limit.factor:g}{within}; the plan has {limit.worst(outcome.plans):.4f} in the worst window. More "
+        f"factor {limit.factor:g}{within}; the plan has {limit.worst(plans):.4f} in the worst window. More "
         "slots per GPU, a higher capacity factor or a higher --max-overflow would do."
     )
     return (Notice(OVERFLOW_CAP_UNREACHABLE, detail),)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from placement.dispatch import Dispatch
-from placement.problem import Problem
+from placement.problem import Objective, Problem
 from placement.solution import Solution, Status
 from placement.solver.batches import MapTasks, Searcher, task_map
 from placement.solver.deadline import Deadline
@@ -30,6 +30,7 @@ from placement.solver.refine import ExactEffort
 from placement.solver.stages import Outcome, Stages
 from placement.solver.staying import stay_close
 from placement.solver.sticky import layout_of, moved_slots, running_slots
+from placement.solver.traffic import TrafficEffort, copies_count, for_locality, solve_traffic
 
 PROOF_TOLERANCE = 1e-8
 """A figure within this part of its bound equals it: rounding on both sides, no more."""
@@ -88,6 +89,14 @@ def solve(
         ``problem.max_moved_slots`` is too small to replace what the running layout holds twice on a GPU, or it is
         proven that no layout keeps ``problem.max_overflow``.
     """
+    if problem.objective is Objective.TRAFFIC:
+        effort = TrafficEffort(seed, time_limit_s, threads, map_tasks)
+
+        def base(same: Problem) -> list[Solution]:
+            limit_s = effort.base_limit_s if copies_count(same) else time_limit_s
+            return [solve(for_locality(same), **effort.base(limit_s), exact_seconds=exact_seconds)]
+
+        return solve_traffic(problem, base, effort=effort, report=progress or _silent)[0]
     (solution,) = _solutions(
         problem,
         lambda _: (problem.max_moved_slots,),
@@ -123,6 +132,17 @@ def solve_within_shares(
     within : tuple of Solution
         One for each share; what the running layout holds twice on a GPU moves in any case.
     """
+
+    if problem.objective is Objective.TRAFFIC:
+        effort = TrafficEffort(seed, time_limit_s, threads, map_tasks)
+
+        def bases(same: Problem) -> list[Solution]:
+            limit_s = effort.base_limit_s if copies_count(same) else time_limit_s
+            free, less = solve_within_shares(for_locality(same), shares, **effort.base(limit_s))
+            return [free, *less]
+
+        first, *others = solve_traffic(problem, bases, effort=effort, report=progress or _silent)
+        return first, tuple(others)
 
     def budgets(moved: int) -> list[int | None]:
         fewest = fewest_moves(problem)
@@ -185,7 +205,7 @@ def _solutions(
             elif not late:
                 outcome = _with_more_proofs(problem, outcome)
             within = replace(problem, max_moved_slots=most_moved)
-            over_limit = overflow_notices(within, limit, outcome)
+            over_limit = overflow_notices(within, limit, outcome.plans)
             solutions.append(
                 Solution(
                     layout=layout_of(problem, outcome.plans),

@@ -248,3 +248,10 @@ def test_options_that_no_plan_is_made_with_are_refused(document: dict[str, Any],
     changed["options"][name] = value
     with pytest.raises(BadPlan, match=rf"options\.{name} is"):
         plan_from_document(changed, name="plan.json")
+
+
+def test_layouts_judged_at_other_capacities_are_refused(document: dict[str, Any]) -> None:
+    changed = copy.deepcopy(document)
+    changed["baselines"]["eplb"]["capacity"].pop()
+    with pytest.raises(BadPlan, match="eplb was judged at the capacities"):
+        plan_from_document(changed, name="plan.json")

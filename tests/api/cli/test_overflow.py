@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.api.cli.command import Moeplan, write_json
@@ -37,3 +38,19 @@ def test_what_is_impossible_is_refused_with_numbered_remedies(moeplan: Moeplan, 
         "  3. give 2 slots per GPU or more",
     ]
     assert not out.exists()
+
+
+def test_single_steps_stand_beside_the_windows(moeplan: Moeplan, tmp_path: Path) -> None:
+    """Every step goes to one pair of experts: the window is even, no step is."""
+    step = np.arange(120) // 12
+    topk = np.stack([(2 * (step % 4))[:, None] + np.arange(2)] * 2)
+    recording = tmp_path / "steps.npz"
+    np.savez(recording, topk=topk.astype(np.int16), request_id=step, num_experts=np.int32(8), step=step)
+    out, page = tmp_path / "plan.json", tmp_path / "plan.html"
+    ran = moeplan("plan", recording, "--gpus", 4, "--slots-per-gpu", 2, "--out", out, "--json")
+    (steps,) = ran.json["baselines"]["trivial"]["step_overflow"]
+    assert ran.json["baselines"]["trivial"]["overflow_share"] < steps["overflow_share"]
+    assert (steps["steps"], steps["overflow_share"], steps["dropped"]) == (10, 1 - 1.25 / 4, 1 - 1.25 / 4)
+    assert "overflow_share in 10" in moeplan("evaluate", out, recording, "--gpus", 4).out
+    moeplan("report", out, "--out", page)
+    assert f"overflow_share in {steps['phase']} steps at 1.25" in page.read_text().replace("\u200b", "")

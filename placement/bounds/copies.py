@@ -1,0 +1,144 @@
+"""How few copies per token any layout can have: no more experts can be together than fit on a GPU."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from placement.tokens import Tokens
+from placement.topology import Topology
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+MOST_PREFIXES = 24
+"""Companions picked one by one per expert; with more slots per GPU the rest is bounded by what each adds alone."""
+
+BY_COMPANIONS = "every expert beside its best companions, no balance limit (submodular maximum)"
+BY_HOMES = "tokens that stay home as a whole, hottest experts on every GPU, no balance limit"
+
+
+@dataclass(frozen=True)
+class CopiesBound:
+    """A lower bound on copies per token, and the relaxation it is the optimum of."""
+
+    value: float
+    relaxation: str
+
+
+def copies_bound(tokens: Tokens, topology: Topology, slots_per_gpu: int) -> CopiesBound:
+    """Bound ``gpus_per_token`` from below for these tokens, under every nearest dispatch, whatever the balance.
+
+    Take a token with k experts in a layer and any way to serve it. Say c of its experts meet on a GPU: each of them
+    may count (c - 1) / c as saved, so that the GPUs used are k minus all that is saved. An expert shares its GPU with
+    at most ``slots_per_gpu - 1`` others, its companions N. Which of its replicas serves a token depends on the token's
+    home and on a draw, not on the token's other experts, so over the tokens of one home it saves at most
+
+        max over N of  sum over its tokens of  x / (x + 1),  x = the token's experts among N,
+
+    and with uniform homes, where every home sees all tokens alike, over all tokens at most that of all. The function
+    is monotone and submodular, so for any set N' the maximum is at most its value plus the largest marginals
+    (Nemhauser, Wolsey, Fisher 1978, doi:10.1007/BF01588971; Leskovec et al. 2007, doi:10.1145/1281192.1281239): the
+    smallest such bound over a greedy sequence of sets is taken. Of the GPUs used one may be the home GPU. Without
+    replicas uniform homes make it 1 / GPUs of them; otherwise home is used by no more tokens than any
+    ``slots_per_gpu`` experts can touch, bounded the same way.
+
+    Another bound holds beside it, and the better one of each layer is taken: a token is sent nowhere only if all its
+    experts are at home, and the share of experts at home is at most that of the hottest ``slots_per_gpu``.
+
+    Returns
+    -------
+    CopiesBound
+        At least 0.
+    """
+    copies, pairs, by_companions = 0.0, 0, 0
+    for layer in tokens.moe_layers:
+        chosen_TE = _chosen(tokens, layer)
+        used_T = chosen_TE.any(axis=1)
+        home_T = None if tokens.home_T is None else tokens.home_T[used_T]
+        chosen_TE = chosen_TE[used_T]
+        first = _by_companions(chosen_TE, home_T, topology, slots_per_gpu)
+        second = _by_homes(chosen_TE, home_T, topology, slots_per_gpu)
+        copies += max(first, second)
+        by_companions += first >= second
+        pairs += len(chosen_TE)
+    layers_by_name = {BY_COMPANIONS: by_companions, BY_HOMES: len(tokens.moe_layers) - by_companions}
+    return CopiesBound(max(0.0, copies / pairs), "; ".join(name for name, layers in layers_by_name.items() if layers))
+
+
+def _chosen(tokens: Tokens, layer: int) -> Floats:
+    """Return which experts every token has, 1 or 0; float64 [T, E]."""
+    chosen_TE = np.zeros((tokens.tokens, tokens.experts + 1))
+    rows_TK = np.minimum(tokens.experts_LTK[layer], tokens.experts)
+    chosen_TE[np.arange(tokens.tokens)[:, None], rows_TK] = 1.0
+    return chosen_TE[:, :-1]
+
+
+def _by_companions(
+    chosen_TE: Floats, home_T: npt.NDArray[np.int32] | None, topology: Topology, slots_per_gpu: int
+) -> float:
+    """Bound the copies of one layer by what experts can save together."""
+    experts = chosen_TE.shape[1]
+    parts = _by_home(chosen_TE, home_T)
+    saved = math.fsum(
+        largest_sum(_others(part_TE, expert), picks=slots_per_gpu - 1, gain_X=1 / _rising(experts + 2))
+        for part_TE in parts
+        for expert in np.flatnonzero(part_TE.any(axis=0)).tolist()
+    )
+    used = max(float(chosen_TE.sum()) - saved, float(np.ceil(chosen_TE.sum(axis=1) / slots_per_gpu).sum()))
+    if home_T is None and slots_per_gpu * topology.gpus == experts:
+        return used * (1 - 1 / topology.gpus)
+    first_only_X = np.zeros(experts + 2)
+    first_only_X[0] = 1.0
+    return used - math.fsum(largest_sum(part_TE, picks=slots_per_gpu, gain_X=first_only_X) for part_TE in parts)
+
+
+def _by_home(chosen_TE: Floats, home_T: npt.NDArray[np.int32] | None) -> list[Floats]:
+    """Return the tokens of every home; all together where homes are uniform."""
+    return [chosen_TE] if home_T is None else [chosen_TE[home_T == gpu] for gpu in np.unique(home_T)]
+
+
+def _others(chosen_TE: Floats, expert: int) -> Floats:
+    """Return the tokens of an expert, without itself."""
+    others_TE = chosen_TE[chosen_TE[:, expert] > 0]
+    others_TE[:, expert] = 0.0
+    return others_TE
+
+
+def _rising(count: int) -> Floats:
+    """Return (x + 1) (x + 2) for x = 0, 1, ...: one companion more saves one over that."""
+    x = np.arange(count, dtype=np.float64)
+    return np.asarray((x + 1) * (x + 2))
+
+
+def _by_homes(chosen_TE: Floats, home_T: npt.NDArray[np.int32] | None, topology: Topology, slots_per_gpu: int) -> float:
+    """Bound the copies of one layer by the tokens that can stay home as a whole."""
+    copies = 0.0
+    for part_TE in _by_home(chosen_TE, home_T):
+        # A token's experts count 1 / k each, so that tokens that are all at home count 1.
+        share_E = (part_TE / part_TE.sum(axis=1, keepdims=True)).sum(axis=0)
+        copies += len(part_TE) - float(np.sort(share_E)[-slots_per_gpu:].sum())
+    return copies
+
+
+def largest_sum(chosen_TE: Floats, *, picks: int, gain_X: Floats) -> float:
+    """Bound from above what ``picks`` experts can be worth, when a token gains ``gain_X[x]`` by the x-th of its own.
+
+    ``gain_X`` must not rise. See :func:`copies_bound` for the proof.
+    """
+    have_T = np.zeros(len(chosen_TE), dtype=np.int64)
+    open_E = np.ones(chosen_TE.shape[1])
+    value, bound = 0.0, np.inf
+    for _ in range(min(picks, MOST_PREFIXES) + 1):
+        more_E = (gain_X[have_T] @ chosen_TE) * open_E
+        bound = min(bound, value + float(np.sort(more_E)[len(more_E) - min(picks, len(more_E)) :].sum()))
+        best = int(more_E.argmax())
+        if more_E[best] <= 0:
+            break
+        value += float(more_E[best])
+        have_T += chosen_TE[:, best].astype(np.int64)
+        open_E[best] = 0.0
+    return bound
