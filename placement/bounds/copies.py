@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +24,32 @@ BY_HOMES = "tokens that stay home as a whole, hottest experts on every GPU, no b
 
 @dataclass(frozen=True)
 class CopiesBound:
-    """A lower bound on copies per token, and the relaxation it is the optimum of."""
+    """A lower bound on copies per token, and the relaxation it is the optimum of.
 
-    value: float
-    relaxation: str
+    Attributes
+    ----------
+    layers : mapping
+        Decoder layer to the fewest copies of all its tokens, and the relaxation.
+    pairs : int
+        (token, layer) pairs with experts.
+    """
+
+    layers: Mapping[int, tuple[float, str]]
+    pairs: int
+
+    @property
+    def value(self) -> float:
+        return max(0.0, math.fsum(copies for copies, _ in self.layers.values()) / self.pairs)
+
+    @property
+    def relaxation(self) -> str:
+        return "; ".join(dict.fromkeys(name for _, name in self.layers.values()))
+
+    def with_layer(self, layer: int, copies: float, relaxation: str) -> CopiesBound:
+        """Take another bound for one layer, if it is tighter."""
+        if copies <= self.layers[layer][0]:
+            return self
+        return replace(self, layers={**self.layers, layer: (copies, relaxation)})
 
 
 def copies_bound(tokens: Tokens, topology: Topology, slots_per_gpu: int) -> CopiesBound:
@@ -54,7 +77,7 @@ def copies_bound(tokens: Tokens, topology: Topology, slots_per_gpu: int) -> Copi
     CopiesBound
         At least 0.
     """
-    copies, pairs, by_companions = 0.0, 0, 0
+    layers, pairs = {}, 0
     for layer in tokens.moe_layers:
         chosen_TE = _chosen(tokens, layer)
         used_T = chosen_TE.any(axis=1)
@@ -62,11 +85,9 @@ def copies_bound(tokens: Tokens, topology: Topology, slots_per_gpu: int) -> Copi
         chosen_TE = chosen_TE[used_T]
         first = _by_companions(chosen_TE, home_T, topology, slots_per_gpu)
         second = _by_homes(chosen_TE, home_T, topology, slots_per_gpu)
-        copies += max(first, second)
-        by_companions += first >= second
+        layers[layer] = (first, BY_COMPANIONS) if first >= second else (second, BY_HOMES)
         pairs += len(chosen_TE)
-    layers_by_name = {BY_COMPANIONS: by_companions, BY_HOMES: len(tokens.moe_layers) - by_companions}
-    return CopiesBound(max(0.0, copies / pairs), "; ".join(name for name, layers in layers_by_name.items() if layers))
+    return CopiesBound(layers, pairs)
 
 
 def _chosen(tokens: Tokens, layer: int) -> Floats:

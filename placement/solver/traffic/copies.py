@@ -60,6 +60,21 @@ class LayerCopies:
         """Mean remote GPUs per token."""
         return self._needs(self._certain_TSG, self._missed_TSG) * self._weight / self.tokens.tokens
 
+    @property
+    def copies_SG(self) -> Floats:
+        """Mean copies per token by home and destination; float64 [S, G], adds up to :attr:`copies`."""
+        gpus, tokens = self.tokens.gpus, self.tokens.tokens
+        if self.one_row:
+            per_gpu_G = np.count_nonzero(self._certain_TSG[:, 0], axis=0) / tokens / gpus
+            return np.where(np.eye(gpus, dtype=np.bool_), 0.0, per_gpu_G[None])
+        needs_TSG = 1.0 - self._missed_TSG * (self._certain_TSG == 0)
+        if self.tokens.home_T is None:
+            spread_SG: Floats = needs_TSG.sum(axis=0, dtype=np.float64) / tokens / gpus
+            return spread_SG
+        copies_SG = np.zeros((gpus, gpus))
+        np.add.at(copies_SG, self.tokens.home_T, needs_TSG[:, 0].astype(np.float64) / tokens)
+        return copies_SG
+
     def _sent(self, hosts_KG: Bools) -> Floats:
         """Return the chances of being sent; [K, 1, G] where one row stands for all sources, else [K, S, G]."""
         if self.one_row:

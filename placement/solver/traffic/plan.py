@@ -19,6 +19,7 @@ from placement.solver.starts import hosts_of_slots, pack, replicas_by_load, slot
 from placement.solver.sticky import WORTH_MOVING, with_gpus_renamed
 from placement.solver.traffic.communities import community_hosts
 from placement.solver.traffic.descent import Effort
+from placement.solver.traffic.small_layers import arrange_small_layers
 from placement.solver.traffic.tasks import TrafficSearcher
 
 CEILING_PARTS = (0.5, 2.0)
@@ -44,6 +45,8 @@ class TrafficPool:
     searcher: TrafficSearcher
     cap: float
     limit: OverflowLimit | None
+    fewest: dict[int, float] = field(default_factory=dict)
+    """Proven lower bounds on the copies of small layers' tokens, by place among the MoE layers."""
     columns: list[Plans] = field(default_factory=list)
 
     @property
@@ -144,6 +147,10 @@ def fill(pool: TrafficPool, most_local_LGP: Slots, running_LGP: Slots | None, re
         pool.search(slots_LGP, ceiling=pool.cap, effort=ROUGH)
         report(0.3 + 0.15 * number)
     pool.search(pool.cheapest_slots(), ceiling=pool.cap, effort=Effort())
+    small = arrange_small_layers(pool.searcher, pool.cheapest_slots(), ceiling=pool.cap)
+    if small.fewest:
+        pool.fewest.update(small.fewest)
+        pool.add(small.slots_LGP)
     if pool.limit is not None and pool.limit.factor < pool.cap:
         pool.search(pool.cheapest_slots(), ceiling=pool.limit.factor, effort=Effort())
     for part in CEILING_PARTS:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from placement.bounds import copies_bound
+from placement.bounds import CopiesBound, copies_bound
 from placement.dispatch import Dispatch
 from placement.layout import Layout
 from placement.notice import Notice
@@ -22,6 +22,7 @@ from placement.solver.plans import Plans
 from placement.solver.sticky import layout_of, running_slots
 from placement.solver.traffic.nodes import with_nodes_arranged
 from placement.solver.traffic.plan import TrafficPool, fill, nearest_as_good
+from placement.solver.traffic.small_layers import RELAXATION
 from placement.solver.traffic.tasks import TrafficSearcher, parts_of_layers, tokens_by_layer
 from placement.token_sample import TokenSample
 
@@ -119,11 +120,8 @@ def solve_traffic(
         if problem.max_moved_slots is None and running_LGP is None:
             plans = [_arranged(pool, each) for each in plans]
     late = deadline.passed
-    bound = (
-        None
-        if late or not problem.tokens.is_whole
-        else copies_bound(problem.tokens.tokens, problem.topology, problem.slots_per_gpu)
-    )
+    # A sample's bound would say nothing about the recording.
+    bound = None if late or not problem.tokens.is_whole else _bound(problem, problem.tokens, pool)
     report(1.0)
     solutions = []
     for base, plan in zip(found, plans, strict=True):
@@ -160,6 +158,14 @@ def _pool(
         seed,
     )
     return TrafficPool(searcher, base.max_imbalance, limit_of(problem, instance))
+
+
+def _bound(problem: Problem, sample: TokenSample, pool: TrafficPool) -> CopiesBound:
+    """Prove how few copies there must be: by what can meet on a GPU, and for small layers by CP-SAT."""
+    bound = copies_bound(sample.tokens, problem.topology, problem.slots_per_gpu)
+    for place, copies in pool.fewest.items():
+        bound = bound.with_layer(problem.demand.moe_layers[place], copies, RELAXATION)
+    return bound
 
 
 def _chosen(pool: TrafficPool, base: Solution, problem: Problem, running_LGP: Slots | None, number: int) -> Plans:

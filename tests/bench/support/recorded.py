@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from placement.demand import Demand
+from placement.token_sample import joined_tokens
+from placement.tokens import Tokens
 from profiler.inputs import open_inputs
 from profiler.readers.options import ReadOptions
 from profiler.trace import NO_EXPERT, TokenChunk
@@ -92,3 +95,52 @@ def _routed(chunk: TokenChunk, layer: int) -> tuple[npt.NDArray[np.intp], npt.ND
     ids_TK = chunk.topk_LTK[layer]
     routed_TK = ids_TK != NO_EXPERT
     return np.nonzero(routed_TK)[0], ids_TK[routed_TK]
+
+
+def tokens_apart(names: tuple[str, ...], *, held_out: float) -> tuple[Tokens, Tokens]:
+    """Split a token trace as :func:`requests_apart` does; tokens one by one, a window per task."""
+    readers = open_inputs([FOLDER / name for name in names], ReadOptions())
+    result = build_demand(readers, window_by=WindowBy.parse("domain"), gpus=1)
+    if result.tokens is None:
+        raise SystemExit(f"{', '.join(names)} hold counts, not tokens.")
+    tokens = joined_tokens(list(result.tokens))
+    kept_apart: list[int] = []
+    for window in range(result.demand.windows):
+        requests = list(dict.fromkeys(tokens.request_T[tokens.window_T == window].tolist()))
+        kept_apart.extend(requests[round(len(requests) * (1 - held_out)) :])
+    is_late_T = np.isin(tokens.request_T, kept_apart)
+    return tokens.pick(~is_late_T), tokens.pick(is_late_T)
+
+
+def demand_of_tokens(tokens: Tokens) -> Demand:
+    """Add tokens up as one window with uniform sources."""
+    counts_LE = [
+        np.bincount(ids_TK[ids_TK < tokens.experts], minlength=tokens.experts) for ids_TK in tokens.experts_LTK
+    ]
+    return Demand.uniform(np.array(counts_LE), ("all",))
+
+
+def shuffled(tokens: Tokens, *, seed: int) -> Tokens:
+    """Deal every layer's choices out to tokens anew: demand stays, what is chosen together becomes chance.
+
+    No token gets an expert twice: such choices are exchanged with those of tokens drawn at random.
+    """
+    generator = np.random.default_rng(seed)
+    layers = []
+    for ids_TK in tokens.experts_LTK:
+        dealt_TK = generator.permuted(ids_TK, axis=0)
+        while (twice := _chosen_twice(dealt_TK)).size:
+            for token, column in twice.tolist():
+                other = int(generator.integers(len(dealt_TK)))
+                given, taken = dealt_TK[token, column], dealt_TK[other, column]
+                if taken not in dealt_TK[token] and given not in dealt_TK[other]:
+                    dealt_TK[token, column], dealt_TK[other, column] = taken, given
+        layers.append(dealt_TK)
+    return replace(tokens, experts_LTK=np.stack(layers))
+
+
+def _chosen_twice(ids_TK: npt.NDArray[np.uint16]) -> npt.NDArray[np.int64]:
+    """Return token and column of every choice that the token has in an earlier column too; [X, 2]."""
+    same_TKK = ids_TK[:, :, None] == ids_TK[:, None, :]
+    earlier_KK = np.tri(ids_TK.shape[1], k=-1, dtype=bool)
+    return np.argwhere((same_TKK & earlier_KK).any(axis=2) & (ids_TK != NO_EXPERT))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from placement.dispatch import Dispatch
 from placement.layout import Layout
-from placement.score import count_copies
+from placement.score import Copies, count_copies
 from placement.solver.instance import instance_of
 from placement.solver.starts import hosts_of_slots, slots_of_hosts
 from placement.solver.traffic.copies import LayerCopies
@@ -49,10 +49,14 @@ def layers(draw: st.DrawFn, *, most_nodes: int = 2):
 
 
 def _ruled(tokens, hosts_EG, topology: Topology) -> float:
+    return _ruled_copies(tokens, hosts_EG, topology).gpus_per_token
+
+
+def _ruled_copies(tokens, hosts_EG, topology: Topology) -> Copies:
     row = slots_of_hosts(hosts_EG[None]).reshape(1, -1)
     layout = Layout(np.tile(row, (tokens.layers, 1)), gpus=topology.gpus, experts=tokens.experts)
     found = count_copies({"it": layout}, [tokens], topology, dispatch=Dispatch.NEAREST_DYNAMIC, windows=1)
-    return found["it"].gpus_per_token
+    return found["it"]
 
 
 @given(layers())
@@ -61,6 +65,8 @@ def test_copies_are_those_of_the_ruler(layer):
     tokens, of_layer, hosts_EG, topology, has_replicas, _ = layer
     copies = LayerCopies(of_layer, hosts_EG, has_replicas=has_replicas)
     assert copies.copies == pytest.approx(_ruled(tokens, hosts_EG, topology), abs=1e-5)
+    ruled = _ruled_copies(tokens, hosts_EG, topology)
+    np.testing.assert_allclose(copies.copies_SG, ruled.gpu_WLSG[0, 1] / ruled.tokens_WL[0, 1], atol=1e-5)
 
 
 def _load(tokens, topology, hosts_EG) -> LayerLoad:

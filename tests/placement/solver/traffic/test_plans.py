@@ -48,7 +48,17 @@ def test_without_replicas_small_layers_are_solved_to_the_optimum():
         layout = Layout(np.array([row, row]), gpus=2, experts=6)
         if _worst(layout, problem) <= 1.1:
             best = min(best, copies_of(layout, problem))
-    assert copies_of(solve(problem).layout, problem) == pytest.approx(best)
+    solution = solve(problem)
+    assert copies_of(solution.layout, problem) == pytest.approx(best)
+    assert solution.bound.gpus_per_token <= best + 1e-9
+
+
+def test_without_a_cap_that_binds_small_layers_are_proven_optimal():
+    for homes in (0, 3):
+        tokens = grouped_tokens(layers=2, experts=6, groups=2, top_k=2, count=150, loyalty=0.3, homes=homes, seed=1)
+        solution = solve(problem_of(tokens, gpus=3, slots_per_gpu=2, max_imbalance=3.0))
+        assert solution.status is Status.OPTIMAL
+        assert "CP-SAT" in solution.bound.relaxation["gpus_per_token"]
 
 
 @pytest.mark.parametrize("slots_per_gpu", [4, 6])
