@@ -114,8 +114,17 @@ class PlanRequest:
         if self.expert_bytes is not None and not 1 <= self.expert_bytes <= MAX_EXPERT_BYTES:
             raise BadOption(f"--expert-bytes is {self.expert_bytes}; it is a number from 1 to {MAX_EXPERT_BYTES}.")
         self._check_moves()
+        self._check_step_time()
         if self.test and self.holdout is not None:
             raise BadOption("--holdout and --test exclude each other; give one.")
+
+    def _check_step_time(self) -> None:
+        if self.objective is Objective.STEP_TIME and self.hardware is None:
+            raise BadOption(
+                "--objective step-time needs --hardware (a profile like h200) and --model, to predict times with."
+            )
+        if self.objective is Objective.STEP_TIME and (self.pareto or self.most_moved_slots is not None):
+            raise BadOption("--objective step-time takes no limit on moves and no --pareto; leave them out.")
 
     def _check_moves(self) -> None:
         for option, most in (("--max-moved-slots", self.max_moved_slots), ("--max-moved-bytes", self.max_moved_bytes)):
@@ -252,7 +261,7 @@ def _prepare(paths: Sequence[Path], read: ReadOptions, request: PlanRequest) -> 
         traces=traces,
         step=step_of(request, read),
     )
-    return _problem(request, loaded, topology, read), setting
+    return _problem(request, loaded, topology, read, step=setting.step), setting
 
 
 def _load(
@@ -269,7 +278,9 @@ def _load(
     )
 
 
-def _problem(request: PlanRequest, loaded: LoadedDemand, topology: Topology, read: ReadOptions) -> Problem:
+def _problem(
+    request: PlanRequest, loaded: LoadedDemand, topology: Topology, read: ReadOptions, *, step: Step | None
+) -> Problem:
     experts, gpus = loaded.demand.require_not_empty().experts, topology.gpus
     require_live_slots(experts=experts, slots_per_gpu=request.slots_per_gpu, live=gpus, gpus=request.gpus)
     slots = slots_from_options(
@@ -293,6 +304,7 @@ def _problem(request: PlanRequest, loaded: LoadedDemand, topology: Topology, rea
         dispatch=request.dispatch,
         current=_current(request, loaded, topology, read),
         max_moved_slots=request.most_moved_slots,
+        step=step,
         max_overflow=request.max_overflow,
         capacity_factor=request.capacity_factor,
     )

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from placement.comparison import OURS
-from placement.plan import Plan
+from placement.plan import Plan, PlanMetrics
+from placement.problem import LocalScope, Objective
 from placement.step_time import MoeLayerTime
+
+LOCALITY = Objective.LOCALITY.value
+"""Name of the plan for locality beside one for step time."""
 
 WORTH_SAYING = 0.005
 """Predicted times that differ by less are called equal."""
@@ -44,6 +48,8 @@ def _against_others(plan: Plan, ours: MoeLayerTime) -> str:
     reached = plan.local is not None and plan.local >= target
     if not times:
         return f"nothing to compare {OURS} with"
+    if LOCALITY in times:
+        return _against_locality(plan, rows[LOCALITY], times[LOCALITY] / ours.moe_layer_s - 1)
     fastest = min(times, key=lambda name: times[name])
     saved = 1 - times[fastest] / ours.moe_layer_s
     if saved <= WORTH_SAYING:
@@ -54,6 +60,19 @@ def _against_others(plan: Plan, ours: MoeLayerTime) -> str:
     if reached:
         return f"{fastest} is predicted to take {saved:.1%} less: the target of {target:.0%} does not pay here"
     return f"{fastest} is predicted to take {saved:.1%} less"
+
+
+def _against_locality(plan: Plan, row: PlanMetrics, longer: float) -> str:
+    """Compare the fastest plan with the most local one under the cap."""
+    target = plan.options.local_target
+    share = row.local_node if plan.options.local_scope is LocalScope.NODE else row.local_gpu
+    at_home = "" if share is None else f" ({share:.1%} at home)"
+    said = f"the plan for locality{at_home} takes {longer:.1%} longer"
+    if longer <= WORTH_SAYING:
+        said = f"the plan for locality{at_home} takes as long"
+    if share is None or share < target:
+        return f"{said} and misses the target of {target:.0%}"
+    return f"{said}: the target of {target:.0%} {'pays' if longer <= WORTH_SAYING else 'does not pay here'}"
 
 
 def _without_all_to_all(time: MoeLayerTime) -> tuple[str, ...]:

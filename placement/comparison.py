@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from placement.baselines import BASELINES, RANDOM_SEEDS, plan_eplb
 from placement.demand import Demand
@@ -78,6 +79,7 @@ def compare(
     expert_groups: int | None = None,
     traces: Traces = NO_TRACES,
     step: Step | None = None,
+    beside: Mapping[str, Layout] = MappingProxyType({}),
 ) -> Comparison:
     """Score the planned layout beside every baseline.
 
@@ -97,13 +99,15 @@ def compare(
         Token traces of the same demand, for copies per token and active experts.
     step
         What to predict the time of a MoE layer for; None to leave it out.
+    beside
+        More layouts to compare with, by name.
     """
     present = {} if problem.current is None else {CURRENT: problem.current}
     baselines = {name: make(problem, seed=seed) for name, make in BASELINES.items()}
     baselines["random"] = _median_random(problem, seed=seed)
     eplb = plan_eplb(problem, expert_groups=expert_groups)
     baselines["eplb"] = eplb.layout
-    layouts = {**present, **baselines, OURS: planned}
+    layouts = {**present, **baselines, **beside, OURS: planned}
     before = layouts.get(CURRENT, layouts[TRIVIAL])
     planned_on = _with_tokens(
         {

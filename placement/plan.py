@@ -33,7 +33,7 @@ FORMAT_VERSION = 1
 BOUND_TOLERANCE = 1e-6
 """How far rounding in a solver may put a figure past its bound."""
 
-BOUNDED = ("local_gpu", "local_node", "imbalance", "gpus_per_token")
+BOUNDED = ("local_gpu", "local_node", "imbalance", "gpus_per_token", "moe_layer_s")
 """Figures that a bound may be given for."""
 
 LayoutBefore = Literal["current", "trivial"]
@@ -220,6 +220,9 @@ class Plan:
         sampled = basis is not None and basis.tokens < basis.recorded_tokens
         if copies is not None and bound is not None and not sampled and copies < bound - BOUND_TOLERANCE:
             raise BadPlan(f"metrics.gpus_per_token is {copies}, below its proven bound {bound}.")
+        moe_layer, bound = self.metrics.moe_layer, self.bound.moe_layer_s
+        if moe_layer is not None and bound is not None and moe_layer.moe_layer_s < bound * (1 - BOUND_TOLERANCE):
+            raise BadPlan(f"a MoE layer takes {moe_layer.moe_layer_s} s, below its proven bound {bound}.")
 
     @property
     def slots_per_gpu(self) -> int:
@@ -245,10 +248,14 @@ class Plan:
         """Relative distance of the objective's own figure from its bound, >= 0; None without a bound.
 
         ``1 - local / bound`` for locality, ``worst window's imbalance / bound - 1`` for balance, ``copies per token /
-        bound - 1`` for traffic; the last is absent where copies were counted for a sample.
+        bound - 1`` for traffic (absent where copies were counted for a sample), and the same with predicted times for
+        step time.
         """
         if self.options.objective is Objective.TRAFFIC and self.metrics.token_basis is not None:
             return self._gap_of_copies()
+        if self.options.objective is Objective.STEP_TIME:
+            bound, time = self.bound.moe_layer_s, self.metrics.moe_layer
+            return None if not bound or time is None else max(0.0, time.moe_layer_s / bound - 1)
         if self.options.objective is Objective.BALANCE:
             bound = self.bound.imbalance
             return None if not bound else max(0.0, self.metrics.worst_window.imbalance / bound - 1)

@@ -143,6 +143,7 @@ def make_plan(problem: Problem, solution: Solution, setting: Setting, *, moving_
         expert_groups=setting.expert_groups,
         traces=setting.traces,
         step=setting.step,
+        beside=solution.beside,
     )
     rows = dict(comparison.rows)
     metrics = rows.pop(OURS)

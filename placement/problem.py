@@ -10,6 +10,7 @@ from placement.dispatch import Dispatch
 from placement.errors import BadOption, BadTokens, LayoutMismatch, SlotCountMismatch, SourceCountMismatch
 from placement.layout import Layout
 from placement.slots import check_slots_per_gpu
+from placement.step_time import Step
 from placement.token_sample import TokenSample
 from placement.topology import MAX_GPUS, Topology
 
@@ -20,6 +21,7 @@ class Objective(StrEnum):
     LOCALITY = "locality"
     BALANCE = "balance"
     TRAFFIC = "traffic"
+    STEP_TIME = "step-time"
 
 
 class LocalScope(StrEnum):
@@ -56,6 +58,8 @@ class Problem:
     tokens : TokenSample or None
         Tokens one by one, from the same recordings as ``demand``, for objectives that ask which experts are needed
         together; None where only counts are known.
+    step : Step or None
+        Hardware, phase and size of the step whose time ``step-time`` minimises; that objective needs it.
 
     Raises
     ------
@@ -75,6 +79,7 @@ class Problem:
     max_overflow: float | None = None
     capacity_factor: float = 1.25
     tokens: TokenSample | None = None
+    step: Step | None = None
 
     def __post_init__(self) -> None:
         self.demand.require_not_empty()
@@ -106,6 +111,16 @@ class Problem:
             )
         self._check_current()
         self._check_tokens()
+        self._check_step()
+
+    def _check_step(self) -> None:
+        if self.objective is not Objective.STEP_TIME:
+            return
+        if self.step is None:
+            raise BadOption("the objective step-time needs hardware: a profile, the model's shape and a phase.")
+        if self.max_moved_slots is not None or self.max_overflow is not None:
+            given = "max_moved_slots" if self.max_moved_slots is not None else "max_overflow"
+            raise BadOption(f"the objective step-time takes no {given}; leave it out, or plan for locality or balance.")
 
     def _check_tokens(self) -> None:
         if self.tokens is None:

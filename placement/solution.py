@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -32,6 +33,8 @@ class Bound:
         For each bound that is present, the name of the relaxation it is the optimum of.
     gpus_per_token : float or None
         Lower bound on copies per token, of the very tokens that were planned on.
+    moe_layer_s : float or None
+        Lower bound on the predicted time of a MoE layer.
     """
 
     local_gpu: float | None
@@ -39,6 +42,7 @@ class Bound:
     imbalance: float | None
     relaxation: dict[str, str]
     gpus_per_token: float | None = None
+    moe_layer_s: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -46,6 +50,7 @@ class Bound:
             "local_node": self.local_node,
             "imbalance": self.imbalance,
             "gpus_per_token": self.gpus_per_token,
+            "moe_layer_s": self.moe_layer_s,
             "proven": bool(self.relaxation),
             "relaxation": dict(self.relaxation),
         }
@@ -65,6 +70,8 @@ class Solution:
         The cap that was used: the one asked for, or the smallest one found where that is out of reach.
     solve_seconds : float
     notices : tuple of Notice
+    beside : mapping
+        Layouts of the same slots that were planned on the way for other objectives, by their names, to be shown too.
     """
 
     layout: Layout
@@ -73,3 +80,4 @@ class Solution:
     max_imbalance: float
     solve_seconds: float
     notices: tuple[Notice, ...] = ()
+    beside: Mapping[str, Layout] = field(default_factory=dict)

@@ -46,8 +46,13 @@ class _Bound(BaseModel):
     local_node: float | None
     imbalance: float | None
     gpus_per_token: float | None = None
+    moe_layer_s: float | None = None
     proven: bool
     relaxation: dict[str, str]
+
+    def value(self) -> Bound:
+        given = self.model_dump(exclude={"proven"})
+        return Bound(**given)
 
 
 class _Document(BaseModel):
@@ -145,13 +150,7 @@ def plan_from_document(document: Any, *, name: str) -> Plan:
         status=parsed.status,
         layout=layout,
         metrics=parsed.metrics,
-        bound=Bound(
-            parsed.bound.local_gpu,
-            parsed.bound.local_node,
-            parsed.bound.imbalance,
-            parsed.bound.relaxation,
-            parsed.bound.gpus_per_token,
-        ),
+        bound=parsed.bound.value(),
         baselines=parsed.baselines,
         moves=parsed.moves,
         heat_LE=heat_LE,

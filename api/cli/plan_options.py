@@ -19,7 +19,8 @@ ObjectiveName = Annotated[
     Objective,
     typer.Option(
         help="locality: most local share under --max-imbalance. balance: smallest worst-window imbalance. traffic: "
-        "fewest copies per token under --max-imbalance (needs token traces)."
+        "fewest copies per token under --max-imbalance (needs token traces). "
+        "step-time: least predicted time of a MoE layer (needs --hardware and --model)."
     ),
 ]
 DispatchRule = Annotated[

@@ -77,6 +77,8 @@ def _verdict(plan: Plan) -> str:
         )
         if value is not None
     ]
+    if bound.moe_layer_s is not None:
+        proven.append(f"moe_layer_us >= {microseconds(bound.moe_layer_s)} ({bound.relaxation['moe_layer_s']})")
     gap = "" if plan.gap is None else f", gap to the bound {plan.gap:.2%}"
     seconds = "" if plan.solve_seconds is None else f", solved in {plan.solve_seconds:.2f} s"
     target = plan.options.local_target

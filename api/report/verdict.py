@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from api.report.numbers import byte_size, count, fine_percent, percent, points, ratio
-from api.time_words import time_sentences
+from api.time_words import microseconds, time_sentences
 from placement.metrics import Metrics
 from placement.plan import Plan
 from placement.problem import LocalScope, Objective
@@ -120,6 +120,8 @@ def _proof_sentence(plan: Plan) -> str:
             return "How far from the fewest possible copies this is, is not known."
         relaxation = plan.bound.relaxation["gpus_per_token"]
         return f"No layout can send a token to fewer than {ratio(fewest)} (proven; relaxation: {relaxation})."
+    if plan.options.objective is Objective.STEP_TIME:
+        return _time_proof(plan)
     if plan.options.objective is Objective.BALANCE:
         bound = plan.bound.imbalance
         if bound is None:
@@ -138,6 +140,17 @@ def _proof_sentence(plan: Plan) -> str:
     if plan.status is Status.OPTIMAL:
         return f"{sentence}: this plan is optimal."
     return f"{sentence}; this plan is within {percent(plan.gap, digits=2)} of it."
+
+
+def _time_proof(plan: Plan) -> str:
+    bound = plan.bound.moe_layer_s
+    if bound is None or plan.gap is None:
+        return "How far from the least possible time this is, is not known."
+    relaxation = plan.bound.relaxation["moe_layer_s"]
+    return (
+        f"No layout's MoE layer can be predicted below {microseconds(bound)} us (proven; relaxation: {relaxation}); "
+        f"this plan is {percent(plan.gap, digits=2)} above it."
+    )
 
 
 def _cap_sentence(plan: Plan) -> tuple[str, ...]:

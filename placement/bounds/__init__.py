@@ -25,6 +25,7 @@ from placement.bounds.overflow import (
     smallest_slots_for_overflow,
 )
 from placement.bounds.small import SmallLayersBound, small_imbalance_bound, small_local_bound
+from placement.bounds.step_time import StepTimeBound, step_time_bound
 from placement.bounds.tight import TightBounds, tight_bounds
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "LocalityBound",
     "OverflowBound",
     "SmallLayersBound",
+    "StepTimeBound",
     "TightBounds",
     "capped_local_bound",
     "copies_bound",
@@ -47,5 +49,6 @@ __all__ = [
     "small_local_bound",
     "smallest_capacity_factor",
     "smallest_slots_for_overflow",
+    "step_time_bound",
     "tight_bounds",
 ]

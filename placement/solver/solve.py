@@ -29,6 +29,7 @@ from placement.solver.proofs import first_proofs, with_capped_local, with_host_s
 from placement.solver.refine import ExactEffort
 from placement.solver.stages import Outcome, Stages
 from placement.solver.staying import stay_close
+from placement.solver.step_time import solve_step_time
 from placement.solver.sticky import layout_of, moved_slots, running_slots
 from placement.solver.traffic import TrafficEffort, copies_count, for_locality, solve_traffic
 
@@ -97,6 +98,17 @@ def solve(
             return [solve(for_locality(same), **effort.base(limit_s), exact_seconds=exact_seconds)]
 
         return solve_traffic(problem, base, effort=effort, report=progress or _silent)[0]
+    if problem.objective is Objective.STEP_TIME and problem.step is not None:
+        return solve_step_time(
+            problem,
+            problem.step,
+            lambda start, limit_s: solve(
+                start, seed=seed, time_limit_s=limit_s, threads=threads, map_tasks=map_tasks, exact_seconds=0
+            ),
+            seed=seed,
+            time_limit_s=time_limit_s,
+            progress=progress or _silent,
+        )
     (solution,) = _solutions(
         problem,
         lambda _: (problem.max_moved_slots,),
