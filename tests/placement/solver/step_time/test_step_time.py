@@ -33,7 +33,7 @@ def problem(
     *,
     seed: int = 0,
     windows: int = 2,
-    layers: int = 2,
+    layers: int = 1,
     experts: int = 12,
     nodes: int = 1,
     local: int = 4,
