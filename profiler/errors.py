@@ -10,6 +10,7 @@
      |    +-- BadJson, PlanVersionUnknown, PlanHashMismatch
      |    +-- BadCountType, NonFiniteCount, BadCountShape
      |    +-- InputsDisagree           two inputs describe different models
+     +-- NoGpu, CalibrationFailed      measuring a hardware profile
      +-- MissingRanks, MapChanged      a recording that must not be planned from as it is
      +-- EngineError                   the engine refused, vanished or answered nonsense
           +-- EngineUnreachable, NotAnEngine, EngineRefused, EngineFailed, EngineAnswerInvalid, EngineBusy
@@ -56,6 +57,14 @@ class ExportNeedsModel(ProfilerError):
 
 class AddressNotAvailable(ProfilerError):
     """The address to listen on is in use, or not one of this machine."""
+
+
+class NoGpu(ProfilerError):
+    """There is no GPU to measure."""
+
+
+class CalibrationFailed(ProfilerError):
+    """Measuring the GPUs failed."""
 
 
 class UnreadableInput(ProfilerError):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
+from api.cli.calibrate_command import calibrate
 from api.cli.capture_command import capture
 from api.cli.demo import demo
 from api.cli.doctor_command import doctor
@@ -38,6 +39,7 @@ for command in (
     evaluate,
     compare,
     size,
+    calibrate,
     diff,
     export,
     report,
