@@ -103,9 +103,7 @@ def calibrate(base: HardwareProfile, *, name: str, tool: str, progress: Progress
         expert=replace(expert, flops_per_s=rates),
         prefill=_kernel(base.prefill, nvlink, handled),
         decode=_kernel(base.decode, nvlink, None),
-        sources=_sources(
-            base, tool=f"{tool}, torch {torch.__version__}", gpus=gpus, samples=len(samples), nvlink=nvlink
-        ),
+        sources=_sources(base, tool=said, gpus=gpus, samples=len(samples), nvlink=nvlink),
     )
     return Calibration(profile, median(errors), max(errors), gpus)
 
