@@ -12,6 +12,7 @@ from api.loading import LoadedDemand, load_demand, read_topology
 from api.slots_option import check_draft, live_gpu_count, require_live_slots, slots_from_options
 from api.workers import Crew, FanOut, Workers, open_workers
 from placement.comparison import Traces
+from placement.demand import Demand
 from placement.dispatch import Dispatch
 from placement.errors import BadOption
 from placement.hardware import Phase
@@ -33,6 +34,9 @@ from profiler.model_file import model_names
 from profiler.readers.options import ReadOptions
 
 DEFAULT_LOCAL_TARGET = 0.6
+
+DEFAULT_HEDGE = 0.005
+"""Part of the local share that is given up for balance on other traffic, where several windows show how it varies."""
 
 MAX_SEED = 2**31 - 1
 """CP-SAT takes 32 bits with a sign."""
@@ -56,6 +60,7 @@ class PlanRequest:
     local_scope: LocalScope = LocalScope.GPU
     objective: Objective = Objective.LOCALITY
     max_imbalance: float = 1.05
+    hedge: float | None = None
     dispatch: Dispatch = Dispatch.NEAREST_DYNAMIC
     window_by: str = "file"
     sources: str = "auto"
@@ -301,6 +306,8 @@ def _problem(
         objective=request.objective,
         local_scope=request.local_scope,
         max_imbalance=request.max_imbalance,
+        hedge=_hedge(request, loaded.demand),
+        least_local=_target(request),
         dispatch=request.dispatch,
         current=_current(request, loaded, topology, read),
         max_moved_slots=request.most_moved_slots,
@@ -308,6 +315,13 @@ def _problem(
         max_overflow=request.max_overflow,
         capacity_factor=request.capacity_factor,
     )
+
+
+def _hedge(request: PlanRequest, demand: Demand) -> float:
+    """Return the part of the local share to give up; without windows to compare nothing says what for."""
+    if request.hedge is not None:
+        return request.hedge
+    return DEFAULT_HEDGE if demand.windows > 1 else 0.0
 
 
 def _current(request: PlanRequest, loaded: LoadedDemand, topology: Topology, read: ReadOptions) -> Layout | None:

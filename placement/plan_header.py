@@ -80,6 +80,8 @@ class PlanOptions:
         Cap on the overflow share of every window at ``capacity_factor``, None for no cap.
     hardware : str or None
         Name of the hardware profile that times were predicted with.
+    hedge : float
+        Part of the local share that could be given up for balance on other traffic.
     """
 
     objective: Objective
@@ -98,6 +100,7 @@ class PlanOptions:
     sample_tokens: int | None = None
     max_overflow: float | None = None
     hardware: str | None = None
+    hedge: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse values that no plan is made with: a file may have been changed by hand."""
@@ -113,6 +116,7 @@ class PlanOptions:
             "max_moved_slots": counting,
             "sample_tokens": (1, 2**63 - 1),
             "max_overflow": share,
+            "hedge": share,
         }
         for name, (least, most) in limits.items():
             value = getattr(self, name)

@@ -133,7 +133,7 @@ def make_plan(problem: Problem, solution: Solution, setting: Setting, *, moving_
 
     ``moving_less`` are layouts for the plan's ``pareto``.
     """
-    options = replace(setting.options, max_imbalance_used=solution.max_imbalance)
+    options = replace(setting.options, max_imbalance_used=solution.max_imbalance, hedge=problem.hedge)
     comparison = compare(
         problem,
         solution.layout,

@@ -55,6 +55,11 @@ class Problem:
         Slots that may be filled from another GPU on the way to the plan, as :func:`placement.diff.diff` counts
         them; None for any number. Counted from ``current``, or without it from the trivial layout, with which an
         engine starts when it is given none.
+    hedge : float
+        Part of the local share, 0 up to but not 1, that may be given up for replica counts that keep GPUs even on
+        traffic that was not planned for. Only ``locality`` hedges.
+    least_local : float
+        Local share that hedging keeps where the plan reaches it: a target.
     tokens : TokenSample or None
         Tokens one by one, from the same recordings as ``demand``, for objectives that ask which experts are needed
         together; None where only counts are known.
@@ -78,6 +83,8 @@ class Problem:
     max_moved_slots: int | None = None
     max_overflow: float | None = None
     capacity_factor: float = 1.25
+    hedge: float = 0.0
+    least_local: float = 0.0
     tokens: TokenSample | None = None
     step: Step | None = None
 
@@ -102,6 +109,11 @@ class Problem:
             raise BadOption(
                 f"max_overflow is {self.max_overflow}; it is a share of the demand from 0 (no GPU above its capacity) "
                 "to 1."
+            )
+        if not 0 <= self.hedge < 1:
+            raise BadOption(
+                f"hedge is {self.hedge}; it is a part of the local share from 0 (nothing is given up) up to but not 1, "
+                "like 0.02."
             )
         sources = self.demand.tokens_WLSE.shape[2]
         if self.demand.sources == "measured" and sources != self.topology.gpus:

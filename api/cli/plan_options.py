@@ -62,6 +62,14 @@ MaxOverflow = Annotated[
         show_default=False,
     ),
 ]
+Hedge = Annotated[
+    float | None,
+    typer.Option(
+        help="Part of the local share that may be given up for replica counts that keep GPUs even on traffic that "
+        "was not planned for, 0 up to but not 1. 0.005 for several windows and 0 for one without it.",
+        show_default=False,
+    ),
+]
 TimeLimit = Annotated[
     float | None,
     typer.Option(
@@ -170,6 +178,7 @@ class PlanFlags:
     local_scope: Scope = LocalScope.GPU
     objective: ObjectiveName = Objective.LOCALITY
     max_imbalance: MaxImbalance = 1.05
+    hedge: Hedge = None
     dispatch: DispatchRule = Dispatch.NEAREST_DYNAMIC
     window_by: cli.WindowByText = "file"
     sources: cli.SourcesMode = "auto"

@@ -44,6 +44,7 @@ def option_facts(plan: Plan) -> dict[str, str]:
         "Status": str(plan.status),
         "Local target": percent(options.local_target, digits=0),
         "Largest imbalance": f"{options.max_imbalance:g} asked, {options.max_imbalance_used:.4g} used",
+        "Hedge": f"{percent(options.hedge, digits=1)} of the local share",
         "Dispatch": f"{options.dispatch}",
         "Sources": plan.metrics.sources,
         "Windows": f"{len(plan.window_names)}, cut by {options.window_by}"

@@ -10,9 +10,10 @@ How a plan is made (one file per step):
 4. ``generation``: layouts found at several prices for imbalance are columns of a master (``model.columns``), whose
    duals are the next prices; at the end every layer takes one column.
 5. ``refine``, ``exact_stage``: CP-SAT on small layers (``model``), for better columns and for proofs.
-6. ``move_pool``, ``move_budget``: plans between the running layout and the one that moves freely, at a price on moves;
+6. ``hedging``: replica counts that hold on other traffic, for a part of the local share.
+7. ``move_pool``, ``move_budget``: plans between the running layout and the one that moves freely, at a price on moves;
    ``staying``, ``sticky``: as few moves as an equally good plan needs.
-7. ``proofs``: what is proven; ``notices``: what has to be said.
+8. ``proofs``: what is proven; ``notices``: what has to be said.
 
 ``quick`` is steps 1 to 3 alone, from numpy: what an engine that balances itself has time for. It must import where
 OR-Tools is not installed, so this package then offers nothing else.

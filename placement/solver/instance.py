@@ -51,6 +51,9 @@ class Instance:
     staying_LEG : ndarray or None
         What it is worth, in local share, that expert e is on GPU g, whatever it serves there: a price on moves is
         paid to experts that stay where they are. None where moves are free.
+    variation_LE : ndarray or None
+        What it costs, in local share, that an expert has one replica; n replicas cost the n-th part. Hedging sets it,
+        see :mod:`placement.solver.hedging`.
     """
 
     demand_WLES: Floats
@@ -64,6 +67,7 @@ class Instance:
     even: bool
     scope: LocalScope
     staying_LEG: Floats | None = None
+    variation_LE: Floats | None = None
 
     @property
     def windows(self) -> int:
@@ -94,6 +98,7 @@ class Instance:
             weight_WL=self.weight_WL[:, layers],
             value_LEM=self.value_LEM[layers],
             staying_LEG=None if self.staying_LEG is None else self.staying_LEG[layers],
+            variation_LE=None if self.variation_LE is None else self.variation_LE[layers],
         )
 
     def loads_of(self, layer_K: Ints, expert_K: Ints, hosts_KG: Bools) -> Floats:
@@ -130,7 +135,10 @@ class Instance:
         return loads_WKG
 
     def local_of(self, hosts_LEG: Bools) -> Floats:
-        """Return the local share that every layer contributes, and the worth of what stays; float64 [L]."""
+        """Return the local share that every layer contributes, with the worth of what stays; float64 [L].
+
+        What single replicas cost is taken off.
+        """
         if self.scope is LocalScope.NODE:
             by_node = hosts_LEG.reshape(*hosts_LEG.shape[:2], self.nodes, self.gpus_per_node)
             sites_LEM = by_node.any(axis=3)
@@ -141,6 +149,8 @@ class Instance:
         local_L: Floats = (self.value_LEM * sites_LEM).sum(axis=(1, 2))
         if self.staying_LEG is not None:
             local_L = local_L + (self.staying_LEG * hosts_LEG).sum(axis=(1, 2))
+        if self.variation_LE is not None:
+            local_L = local_L - (self.variation_LE / hosts_LEG.sum(axis=2)).sum(axis=1)
         return local_L
 
 

@@ -127,10 +127,17 @@ def _first_order(placing: Placing, goal: Goal, rows: Ints) -> tuple[Floats, Floa
 def _local_changes(placing: Placing, rows: Ints) -> tuple[Floats, Floats]:
     """Return what is lost when the expert leaves the GPU and gained when it enters; [R, E, G] each."""
     lost_REG, gained_REG = _share_changes(placing, rows)
-    if placing.instance.staying_LEG is None:
-        return lost_REG, gained_REG
-    stays_REG = placing.instance.staying_LEG[rows]
-    return lost_REG + stays_REG, gained_REG + stays_REG
+    instance = placing.instance
+    if instance.staying_LEG is not None:
+        stays_REG = instance.staying_LEG[rows]
+        lost_REG, gained_REG = lost_REG + stays_REG, gained_REG + stays_REG
+    if instance.variation_LE is not None:
+        each_RE = instance.variation_LE[rows] / placing.replicas_LE[rows]
+        # From n replicas to n - 1 or n + 1; the last one never leaves.
+        fewer_RE = each_RE / np.maximum(placing.replicas_LE[rows] - 1, 1)
+        more_RE = each_RE / (placing.replicas_LE[rows] + 1)
+        lost_REG, gained_REG = lost_REG + fewer_RE[..., None], gained_REG + more_RE[..., None]
+    return lost_REG, gained_REG
 
 
 def _share_changes(placing: Placing, rows: Ints) -> tuple[Floats, Floats]:

@@ -13,6 +13,7 @@ from placement.solver.batches import MapTasks, Searcher, task_map
 from placement.solver.deadline import Deadline
 from placement.solver.exact_stage import ExactStage
 from placement.solver.generation import Pool
+from placement.solver.hedging import hedge
 from placement.solver.instance import instance_of
 from placement.solver.local_search import effort_for
 from placement.solver.move_budget import fewest_moves, keep_within
@@ -203,6 +204,8 @@ def _solutions(
         exact = ExactStage(instance, effort.exact(deadline))
         stages = Stages(instance, problem.demand.moe_layers, pool, exact, proofs, report)
         free = stages.run(problem.objective, cap=problem.max_imbalance)
+        if problem.hedge and localises(problem):
+            free = hedge(stages, free, part=problem.hedge, least_local=problem.least_local)
         if limit is not None:
             free = keep_overflow_below(stages, free, limit, objective=problem.objective)
         if problem.current is not None:

@@ -54,6 +54,17 @@ def test_the_fewest_and_the_most_slots_are_accepted(slots_per_gpu):
     assert _problem(slots_per_gpu=slots_per_gpu).slots_per_gpu == slots_per_gpu
 
 
+@pytest.mark.parametrize("hedge", [-0.1, 1.0, float("nan")])
+def test_a_hedge_that_is_no_part_is_refused(hedge):
+    with pytest.raises(BadOption, match=r"from 0 \(nothing is given up\) up to but not 1"):
+        _problem(hedge=hedge)
+
+
+@pytest.mark.parametrize("hedge", [0.0, 0.999])
+def test_every_part_below_one_is_accepted(hedge):
+    assert _problem(hedge=hedge).hedge == hedge
+
+
 @pytest.mark.parametrize("max_imbalance", [0.99, float("nan")])
 def test_an_imbalance_below_one_is_refused(max_imbalance):
     with pytest.raises(BadOption, match="the smallest possible imbalance is 1"):
