@@ -46,6 +46,9 @@ EXACT_PART = 0.6
 BOUND_SECONDS = 0.5
 """Effort for each bound over host sets."""
 
+BOUND_PART = 0.1
+"""Part of a time limit that such a bound may use; it is left out where less than that is left."""
+
 
 def solve(
     problem: Problem,
@@ -184,6 +187,13 @@ class _Effort:
         seconds = usual_s if self.exact_seconds is None else self.exact_seconds
         return ExactEffort(seconds, self.threads, self.seed, deadline)
 
+    def bound_s(self, deadline: Deadline) -> float:
+        """Return the effort for a bound at the end; 0 where it would overrun the time limit."""
+        if self.time_limit_s is None:
+            return BOUND_SECONDS
+        effort_s = min(BOUND_SECONDS, BOUND_PART * self.time_limit_s)
+        return effort_s if deadline.left_s >= effort_s else 0.0
+
 
 def _solutions(
     problem: Problem,
@@ -218,7 +228,7 @@ def _solutions(
                 # What CP-SAT proved holds for the expectation, not for the table.
                 outcome = replace(outcome, proofs=proofs)
             elif not late:
-                outcome = _with_more_proofs(problem, outcome)
+                outcome = _with_more_proofs(problem, outcome, effort_s=effort.bound_s(deadline))
             within = replace(problem, max_moved_slots=most_moved)
             over_limit = overflow_notices(within, limit, outcome.plans)
             solutions.append(
@@ -256,14 +266,14 @@ def _silent(_: float) -> None:
     """Report to nobody."""
 
 
-def _with_more_proofs(problem: Problem, outcome: Outcome) -> Outcome:
-    """Tighten what is not proven optimal by the relaxations over host sets."""
-    if _status(problem, outcome) is Status.OPTIMAL:
+def _with_more_proofs(problem: Problem, outcome: Outcome, *, effort_s: float) -> Outcome:
+    """Tighten what is not proven optimal by the relaxations over host sets, if there is time for it."""
+    if not effort_s or _status(problem, outcome) is Status.OPTIMAL:
         return outcome
     if localises(problem):
-        proofs = with_capped_local(outcome.proofs, problem, cap=outcome.cap, effort_s=BOUND_SECONDS)
+        proofs = with_capped_local(outcome.proofs, problem, cap=outcome.cap, effort_s=effort_s)
     else:
-        proofs = with_host_set_imbalance(outcome.proofs, problem, effort_s=BOUND_SECONDS)
+        proofs = with_host_set_imbalance(outcome.proofs, problem, effort_s=effort_s)
     return replace(outcome, proofs=proofs)
 
 

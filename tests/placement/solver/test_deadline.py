@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from placement.problem import LocalScope, Objective, Problem
 from placement.slots import slots_per_gpu_from_redundant
 from placement.solution import Status
 from placement.solver import fit, solve
+from placement.solver.deadline import Deadline
 from placement.topology import Topology
 from tests.case_files import case, case_json
 from tests.placement.solver.judging import codes, faults_of, local_share, worst_window
@@ -83,3 +85,12 @@ def test_fit_without_time_says_so() -> None:
     assert share is not None
     assert (solution.status is Status.TARGET_MISSED) == (share < 0.6)
     assert "BEST_EFFORT_PLAN" in codes(solution)
+
+
+@pytest.mark.parametrize(("limit_s", "left_s", "fits"), [(0.5, 0.4, True), (0.5, 0.01, False), (None, None, True)])
+def test_a_bound_at_the_end_fits_into_what_is_left(limit_s: float | None, left_s: float | None, fits: bool) -> None:
+    # By name: the package has a function of the same name.
+    module = importlib.import_module("placement.solver.solve")
+    effort = module._Effort(seed=0, time_limit_s=limit_s, threads=1, exact_seconds=None)
+    usual_s = module.BOUND_SECONDS if limit_s is None else module.BOUND_PART * limit_s
+    assert effort.bound_s(Deadline.after(left_s)) == (usual_s if fits else 0.0)
