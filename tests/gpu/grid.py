@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,11 +89,12 @@ class Grid:
         prefix = f"{self._name}-" if self._name else ""
         found: list[tuple[str, Stage]] = [(f"{prefix}tokens", self._ask_tokens)]
         if self._timed:
-            kinds = {setup.all_to_all: setup for setup in reversed(self._setups)}
-            found += [
-                (f"calibrate-{'all-to-all' if far else 'none'}", lambda setup=setup: self._calibrate(setup))  # type: ignore[misc]
-                for far, setup in sorted(kinds.items(), reverse=True)
-            ]
+            for far, kind in ((True, "all-to-all"), (False, "none")):
+                of_kind = [setup for setup in self._setups if setup.all_to_all is far]
+                if of_kind:
+                    found.append(
+                        (f"calibrate-{kind}", lambda of_kind=of_kind: self._on_first(of_kind, self._calibrate))
+                    )  # type: ignore[misc]
         found.append((f"{prefix}plans", self._make_plans))
         for setup in self._setups:
             for case in self._cases:
@@ -124,9 +125,13 @@ class Grid:
     def _ask_tokens(self) -> None:
         """Ask for the experts of all tokens of both halves of every case, on the first engine that serves."""
         self.launch()
-        for setup in self._setups:
+        self._on_first(self._setups, self._ask_tokens_of)
+
+    def _on_first(self, setups: Sequence[EngineSetup], work: Callable[[EngineSetup], None]) -> None:
+        """Do something on the first engine that serves."""
+        for setup in setups:
             try:
-                self._ask_tokens_of(setup)
+                work(setup)
                 return
             except EngineNotUp as error:
                 self._results.add("not up", engine=setup.name, reason=str(error)[-1500:])

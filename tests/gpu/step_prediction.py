@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +21,8 @@ from tests.gpu.layouts import demand_of, tokens_of
 from tests.gpu.traffic import Routed
 
 SMALLEST_FIXED_S = 1e-6
+NOTHING_PER_S = 1e18
+"""So fast that it takes no time."""
 
 
 @dataclass(frozen=True)
@@ -147,15 +151,9 @@ def fit_profile(
     """Fit expert time to rows and all-to-all time to copies, as straight lines in relative error.
 
     Reading weights and its overlap with arithmetic stay as in ``base``: in steps of thousands of tokens they do not
-    show. All figures of the result are positive, else :class:`~placement.errors.BadHardwareProfile` says which is not.
+    show. Where time does not grow with rows or copies, it is taken as constant.
     """
-    # A "byte" of this line is a row.
-    line = fit_link([LinkSample(0.0, point.load.rows, point.experts_s) for point in points])
-    fixed_s, rows_per_s = line.fixed_s, line.sent_bytes_per_s
-    if fixed_s < SMALLEST_FIXED_S:
-        fixed_s = SMALLEST_FIXED_S
-        through = [LinkSample(0.0, point.load.rows, point.experts_s) for point in points]
-        rows_per_s = fit_link(through, fixed_s=fixed_s).sent_bytes_per_s
+    fixed_s, rows_per_s = _line([(point.load.rows, point.experts_s) for point in points])
     source = f"fitted on {len(points)} layouts of their own, measured in the engine before the others"
     expert = replace(
         base.expert,
@@ -166,12 +164,14 @@ def fit_profile(
     prefill = base.prefill
     if shape.dispatch is not Dispatch.EVEN:
         both_ways_bytes = shape.expert.hidden * 4.0
-        link = fit_link([LinkSample(0.0, point.load.copies * both_ways_bytes, point.all_to_all_s) for point in points])
+        link_fixed_s, bytes_per_s = _line(
+            [(point.load.copies * both_ways_bytes, point.all_to_all_s) for point in points]
+        )
         prefill = replace(
             base.prefill,
             sends=Sends.PER_GPU,
-            fixed_s=link.fixed_s,
-            nvlink_bytes_per_s=link.sent_bytes_per_s,
+            fixed_s=link_fixed_s,
+            nvlink_bytes_per_s=bytes_per_s,
             dispatch_bytes_per_value=2.0,
             combine_bytes_per_value=2.0,
             handled_bytes_per_s=None,
@@ -179,3 +179,17 @@ def fit_profile(
         sources["prefill"] = source
         sources.pop("prefill.handled_bytes_per_s", None)
     return replace(base, name=name, expert=expert, prefill=prefill, sources=sources)
+
+
+def _line(samples: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Fit seconds to units: a fixed part and units per second, both positive."""
+    constant = statistics.median(seconds for _units, seconds in samples), NOTHING_PER_S
+    if len({units for units, _seconds in samples}) < 2:
+        return constant
+    line = fit_link([LinkSample(0.0, units, seconds) for units, seconds in samples])
+    if line.sent_bytes_per_s <= 0 or not math.isfinite(line.sent_bytes_per_s):
+        return constant
+    if line.fixed_s < SMALLEST_FIXED_S:
+        through = fit_link([LinkSample(0.0, *sample) for sample in samples], fixed_s=SMALLEST_FIXED_S)
+        return SMALLEST_FIXED_S, through.sent_bytes_per_s
+    return line.fixed_s, line.sent_bytes_per_s

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.dispatch import Dispatch
-from placement.errors import BadHardwareProfile
 from placement.hardware import HardwareProfile
 from placement.layout import Layout
 from placement.model_shape import ExpertShape
@@ -66,10 +65,18 @@ def test_a_profile_fitted_on_exact_times_predicts_them() -> None:
         )
 
 
-def test_a_fit_whose_copies_cost_nothing_is_refused() -> None:
-    points = [CalibrationPoint(StepLoad(65e3 + step, 1e4 * step), 1e-3, 1e-3 - 1e-4 * step) for step in range(4)]
-    with pytest.raises(BadHardwareProfile, match="nvlink_bytes_per_s"):
-        fit_profile(points, SHAPE, _base(), name="here")
+def test_where_copies_cost_nothing_the_all_to_all_is_constant() -> None:
+    points = [CalibrationPoint(StepLoad(65e3 + step, 1e4 * step), 1e-3, 1e-3 - 1e-4 * step) for step in range(5)]
+    profile = fit_profile(points, SHAPE, _base(), name="here")
+    seconds = profile.prefill.seconds(rows=0.0, nvlink_copies=[0.0, 1e5], rdma_copies=0.0, hidden=2048)
+    assert seconds.tolist() == pytest.approx([8e-4, 8e-4], rel=1e-4)
+
+
+def test_a_line_below_zero_goes_through_it() -> None:
+    points = [CalibrationPoint(StepLoad(rows, 0.0), 1e-8 * (rows - 1e4), 1e-3) for rows in (5e4, 7e4, 9e4)]
+    profile = fit_profile(points, SHAPE, _base(), name="here")
+    assert profile.expert.fixed_s == pytest.approx(1e-6)
+    assert float(profile.expert.seconds(7e4, 1, expert=EXPERT)) == pytest.approx(6e-4, rel=0.1)
 
 
 @settings(deadline=None, max_examples=30)
