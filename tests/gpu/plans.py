@@ -19,7 +19,7 @@ from tests.gpu.layouts import step_of_token
 from tests.gpu.machine import Machine
 from tests.gpu.traffic import Routed
 
-AT_ONCE = 9
+AT_ONCE = 12
 
 
 @dataclass(frozen=True)
