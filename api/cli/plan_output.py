@@ -50,17 +50,20 @@ def _times_table(rows: Mapping[str, PlanMetrics]) -> TextTable:
 def _moves_table(plan: Plan) -> TextTable:
     """Build the table of plans that move less: what they move, and what they are worth."""
     local = "local_node" if plan.options.local_scope is LocalScope.NODE else "local_gpu"
+    traffic = any(point.gpus_per_token is not None for point in plan.pareto)
     table = TextTable(
         "moved_slots",
         "moved_bytes",
         local,
         "imbalance of the worst window",
+        *(["gpus_per_token"] if traffic else []),
         title=f"gain against moves from the {plan.moves.before} layout",
     )
     for point in plan.pareto:
         moved_bytes = "-" if point.moved_bytes is None else str(point.moved_bytes)
         share = point.local_node if plan.options.local_scope is LocalScope.NODE else point.local_gpu
-        table.add_row(str(point.moved_slots), moved_bytes, number(share), number(point.imbalance))
+        copies = [number(point.gpus_per_token)] if traffic else []
+        table.add_row(str(point.moved_slots), moved_bytes, number(share), number(point.imbalance), *copies)
     return table
 
 

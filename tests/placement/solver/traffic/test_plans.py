@@ -13,6 +13,7 @@ from placement.baselines import plan_eplb
 from placement.diff import diff
 from placement.dispatch import Dispatch
 from placement.layout import Layout
+from placement.pareto import move_points
 from placement.problem import Objective, Problem
 from placement.score import score, score_tokens
 from placement.solution import Status
@@ -176,6 +177,9 @@ def test_plans_that_move_less_are_traffic_plans_too():
     copies = [copies_of(each.layout, problem) for each in within]
     assert copies == sorted(copies, reverse=True)
     assert copies_of(solution.layout, problem) <= copies[-1] + 1e-5
+    before = Layout(np.tile(np.arange(16), (3, 1)), gpus=4, experts=16)
+    points = move_points(problem, [each.layout for each in within], before=before)
+    assert [point.gpus_per_token for point in points] == pytest.approx(sorted(set(copies), reverse=True))
 
 
 def test_a_time_limit_ends_the_search_with_what_there_is():
