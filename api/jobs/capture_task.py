@@ -8,10 +8,9 @@ from pathlib import Path
 from api.jobs.import_task import facts_of_trace
 from api.jobs.task_process import Json
 from api.service.secret_references import follow
-from profiler.engine.capture import CaptureResult, capture
+from profiler.engine.capture import capture
 from profiler.engine.client import EngineClient
 from profiler.engine.contract_demand import DemandWindow
-from profiler.errors import EngineBusy
 from profiler.writers.parquet import import_trace
 
 
@@ -32,20 +31,8 @@ def run(request: Json, progress: Callable[[float, str], None]) -> Json:
     keys = {name: follow(request[f"{name}_reference"]) for name in ("key", "read_key")}
     with EngineClient(request["url"], keys["key"], read_key=keys["read_key"], timeout_s=request["timeout_s"]) as client:
         progress(0.0, "recording")
-        recorded = _record(client, limits, on_window, resumed=request["resumed"])
+        recorded = capture(client, **limits, take_over=request["resumed"], on_window=on_window)
     import_trace([recorded], Path(request["out"]))
     found = facts_of_trace(Path(request["out"]), name=request["name"])
     found["facts"]["simulated"] = recorded.simulated
     return found
-
-
-def _record(
-    client: EngineClient, limits: Json, on_window: Callable[[DemandWindow], None], *, resumed: bool
-) -> CaptureResult:
-    try:
-        return capture(client, **limits, on_window=on_window)
-    except EngineBusy:
-        if not resumed:
-            raise
-    client.stop_demand()
-    return capture(client, **limits, on_window=on_window)

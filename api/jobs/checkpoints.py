@@ -73,7 +73,7 @@ def _read(file: Path) -> Plans | None:
             return Plans(kept["slots_LGP"], kept["local_L"], kept["peak_WL"])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, BadZipFile):
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile):
         return None  # a file that cannot be read is as good as none
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from api.errors import EngineInUse, NameTaken
+from api.errors import BadRequest, EngineInUse, NameTaken
 from api.service.context import Service
 from api.service.engine_access import engine_client, with_retries
 from api.service.secret_references import checked_reference
+from api.service.topology_text import costs_from_text
 from api.states import EngineState
 from api.store import audit, engines
 from api.store.audit import Actor
@@ -33,15 +34,22 @@ def register(
     read_key_reference: str | None,
     labels: dict[str, str],
     costs: list[list[float]] | None,
+    topology_text: str | None = None,
 ) -> Engine:
     """Add an engine; it is read afterwards (:func:`read`).
 
+    ``topology_text`` is what ``nvidia-smi topo -m`` prints, for engines on one machine, instead of ``costs``.
+
     Raises
     ------
-    NameTaken, BadSecretReference, BadOption, BadTopology
+    BadRequest, NameTaken, BadSecretReference, BadOption, BadTopology
         The URL is none, or holds a password; the costs are no square matrix.
     """
     EngineHttp(url, timeout_s=1.0).close()
+    if topology_text is not None:
+        if costs is not None:
+            raise BadRequest("give either costs or topology_text, and not both.")
+        costs = costs_from_text(topology_text)
     if costs is not None:
         from_cost_matrix(costs, gpus=len(costs))
     if engines.by_name(session, name) is not None:

@@ -39,6 +39,7 @@ def register_engine(body: EngineIn, edge: Admin, idempotency_key: IdempotencyKey
             read_key_reference=body.read_key,
             labels=body.labels,
             costs=body.costs,
+            topology_text=body.topology_text,
         )
         session.flush()
         return Answer(201, EngineOut.of(engine), {"Location": f"/v1/engines/{engine.id}", "ETag": etag(engine.version)})

@@ -50,6 +50,9 @@ class EngineIn(Strict):
     )
     labels: Labels = Field(default_factory=dict)
     costs: Costs | None = None
+    topology_text: str | None = Field(
+        default=None, max_length=200_000, description="What `nvidia-smi topo -m` prints there, instead of costs."
+    )
 
 
 class EngineChange(Strict):

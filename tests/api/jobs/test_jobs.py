@@ -232,6 +232,27 @@ def test_an_engine_that_somebody_else_changed_is_left_alone(sqlite_service: Serv
         assert plans.find_rollout(session, rollout_id).state is RolloutState.FAILED
 
 
+def test_a_recording_whose_worker_is_killed_is_stopped_and_made_again(sqlite_service: Service) -> None:
+    """Case P37 from the other side: what is left open by a dead worker is its own, and no engine records for ever."""
+    service = sqlite_service
+    with replay_engine() as url, EngineClient(url) as client:
+        engine_id = register(service, url)
+        with service.database.writing() as session:
+            engine = engines.find(session, engine_id)
+            limits = {"steps": 60, "window_steps": 10}
+            trace, job = trace_service.capture(service, session, ACTOR, name="c", engine=engine, limits=limits)
+        with WorkerProcess(service.settings, "w1") as first:
+            wait_for(lambda: job_of(service.database, job.id).progress > 0, what="the first window")
+            first.kill()
+        with WorkerProcess(service.settings, "w2"):
+            succeeded(service.database, job.id)
+        assert not client.stop_demand().recording
+    with service.database.reading() as session:
+        facts = traces.find(session, trace.id).facts
+    assert facts is not None
+    assert facts["steps"] >= 60
+
+
 def test_cancel_stops_a_solve(sqlite_service: Service, hard_trace: bytes) -> None:
     service = sqlite_service
     trace_id = ready_trace(service, hard_trace)
