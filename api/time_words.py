@@ -15,7 +15,8 @@ WORTH_SAYING = 0.005
 
 BASES = {
     "counts": "copies per token and active experts are expected values, as if experts were chosen independently",
-    "tokens": "copies per token and active experts were counted on the token trace",
+    "tokens": "copies per token were counted on the token trace, active experts are expected values, as if experts "
+    "were chosen independently",
 }
 
 

@@ -13,13 +13,14 @@ from types import MappingProxyType
 from placement.baselines import BASELINES, RANDOM_SEEDS, plan_eplb
 from placement.demand import Demand
 from placement.diff import diff
+from placement.dispatch import Dispatch
 from placement.drift import profile_drift_notices
 from placement.layout import Layout
 from placement.metrics import Metrics
 from placement.notice import Notice
 from placement.plan import PlanMetrics
 from placement.problem import Problem
-from placement.score import loads_WLG, moe_layer_time, score, score_tokens
+from placement.score import Copies, count_copies, loads_WLG, moe_layer_time, score, score_tokens
 from placement.step_time import MoeLayerTime, Step
 from placement.tokens import TokenStream
 
@@ -132,12 +133,13 @@ def compare(
             seed=seed,
             capacity_factor=capacity_factor,
         )
+    copies = _copies(layouts, problem, traces) if step else {}
     rows = {
         name: PlanMetrics.of(
             planned_on[name],
             moved_slots=diff(before, layout, moe_layers=problem.demand.moe_layers).moved_slots,
             holdout=judged.get(name),
-            moe_layer=_time(layout, problem, step=step) if step else None,
+            moe_layer=_time(layout, problem, step=step, copies=copies.get(name)) if step else None,
         )
         for name, layout in layouts.items()
     }
@@ -186,5 +188,13 @@ def _score(layout: Layout, problem: Problem, demand: Demand, *, capacity_factor:
     return score(layout, demand, problem.topology, dispatch=problem.dispatch, capacity_factor=capacity_factor)
 
 
-def _time(layout: Layout, problem: Problem, *, step: Step) -> MoeLayerTime:
-    return moe_layer_time(layout, problem.demand, problem.topology, dispatch=problem.dispatch, step=step)
+def _copies(layouts: Mapping[str, Layout], problem: Problem, traces: Traces) -> dict[str, Copies]:
+    """Count copies by window, layer, source and destination, where there is a token trace that is not to be sampled."""
+    if traces.planned_on is None or traces.sample_tokens is not None or problem.dispatch is Dispatch.EVEN:
+        return {}
+    windows = problem.demand.windows
+    return count_copies(layouts, traces.planned_on, problem.topology, dispatch=problem.dispatch, windows=windows)
+
+
+def _time(layout: Layout, problem: Problem, *, step: Step, copies: Copies | None) -> MoeLayerTime:
+    return moe_layer_time(layout, problem.demand, problem.topology, dispatch=problem.dispatch, step=step, copies=copies)

@@ -69,8 +69,8 @@ class MoeLayerTime:
     hardware, phase, tokens_per_gpu
         What it was predicted for.
     basis : {"counts", "tokens"}
-        Where copies per token and active experts come from: expected from counts, as if experts were chosen
-        independently of each other, or counted on a token trace.
+        Where copies per token come from: expected from counts, as if experts were chosen independently of each other,
+        or counted on a token trace. Active experts are expected from counts in both.
     """
 
     moe_layer_s: float

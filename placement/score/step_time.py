@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from placement.demand import Demand
 from placement.dispatch import Dispatch
 from placement.hardware import Sends
 from placement.layout import Layout
+from placement.score.copies import Copies
 from placement.score.served import matched_table
 from placement.step_time import MoeLayerTime, Step
 from placement.topology import Topology
@@ -19,13 +20,19 @@ Floats = npt.NDArray[np.float64]
 
 
 def moe_layer_time(
-    layout: Layout, demand: Demand, topology: Topology, *, dispatch: Dispatch, step: Step
+    layout: Layout,
+    demand: Demand,
+    topology: Topology,
+    *,
+    dispatch: Dispatch,
+    step: Step,
+    copies: Copies | None = None,
 ) -> MoeLayerTime:
-    """Predict the time of a MoE layer from counts.
+    """Predict the time of a MoE layer.
 
     A step of a window has ``tokens_per_gpu`` tokens per GPU on average, shared over source GPUs and experts as the
     window's counts are. Rows of every GPU follow exactly; copies per token and active experts are expected values as
-    if a token chose its experts independently of each other.
+    if a token chose its experts independently of each other; copies are those counted on a trace, where given.
 
     Parameters
     ----------
@@ -33,11 +40,14 @@ def moe_layer_time(
         As in :func:`placement.score.score`.
     step
         Hardware, phase and size of the step.
+    copies
+        Of this layout, counted on the tokens that the demand was made from, window by window. Where a token travels
+        once for each expert, rows say all and copies are not looked at.
 
     Returns
     -------
     MoeLayerTime
-        With basis ``counts``.
+        With basis ``tokens`` where copies were used, else ``counts``.
 
     Raises
     ------
@@ -45,17 +55,21 @@ def moe_layer_time(
     """
     demand.require_not_empty()
     table = matched_table(layout, demand, topology, dispatch=dispatch)
+    if dispatch is Dispatch.EVEN or step.hardware.all_to_all(step.phase).sends is Sends.PER_EXPERT:
+        copies = None
     expert_WM = np.zeros((demand.windows, len(demand.moe_layers)))
     all_to_all_WM = np.zeros_like(expert_WM)
     for index, layer in enumerate(demand.moe_layers):
         share_SEG = table.share_SEG(layer)
         for window in np.flatnonzero(demand.tokens_WLE[:, layer].any(axis=1)).tolist():
-            traffic = _traffic(demand.tokens_WLSE[window, layer], share_SEG, topology, step)
+            sent = None if copies is None else _sent(copies, window, layer, gpus=topology.gpus, step=step)
+            traffic = _traffic(demand.tokens_WLSE[window, layer], share_SEG, topology, step, sent)
             expert_WM[window, index] = traffic.expert_s(step)
             all_to_all_WM[window, index] = traffic.all_to_all_s(step)
     if dispatch is Dispatch.EVEN:
         all_to_all_WM[:] = 0.0
-    return _summary(demand, expert_WM, all_to_all_WM, step=step, with_all_to_all=dispatch is not Dispatch.EVEN)
+    times = _summary(demand, expert_WM, all_to_all_WM, step=step, with_all_to_all=dispatch is not Dispatch.EVEN)
+    return times if copies is None else replace(times, basis="tokens")
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +92,13 @@ class _Traffic:
         return float(seconds_G.max())
 
 
-def _traffic(tokens_SE: npt.NDArray[np.int64], share_SEG: Floats, topology: Topology, step: Step) -> _Traffic:
+def _traffic(
+    tokens_SE: npt.NDArray[np.int64],
+    share_SEG: Floats,
+    topology: Topology,
+    step: Step,
+    sent: tuple[Floats, Floats] | None,
+) -> _Traffic:
     tokens_S, mean_choices_SE = _choices(tokens_SE, gpus=topology.gpus, step=step)
     # 1. rows of every GPU [G]
     rows_SG = tokens_S[:, None] * np.einsum("se,seg->sg", mean_choices_SE, share_SEG)
@@ -93,7 +113,8 @@ def _traffic(tokens_SE: npt.NDArray[np.int64], share_SEG: Floats, topology: Topo
     if step.hardware.all_to_all(step.phase).sends is Sends.PER_EXPERT:
         nvlink_G, rdma_G = _by_expert(rows_SG, topology)
     else:
-        nvlink_G, rdma_G = _by_token(tokens_S, chance_SEG, topology)
+        copies_SG, to_node_SN = sent or _expected(tokens_S, chance_SEG, topology)
+        nvlink_G, rdma_G = _by_token(copies_SG, to_node_SN, topology)
     return _Traffic(rows_G, active_G, nvlink_G, rdma_G)
 
 
@@ -126,12 +147,26 @@ def _by_expert(copies_SG: Floats, topology: Topology) -> tuple[Floats, Floats]:
     )
 
 
-def _by_token(tokens_S: Floats, chance_SEG: Floats, topology: Topology) -> tuple[Floats, Floats]:
-    """A copy for each GPU; to another node one copy travels to the GPU of the same place there, which passes it on."""
+def _expected(tokens_S: Floats, chance_SEG: Floats, topology: Topology) -> tuple[Floats, Floats]:
+    """Return expected copies of a step to every GPU [S, G] and every node [S, N]."""
     gpus, nodes, local = topology.gpus, topology.nodes, topology.gpus_per_node
     copies_SG = tokens_S[:, None] * -np.expm1(_log_of_rest(chance_SEG).sum(axis=1))
     chance_SEN = chance_SEG.reshape(gpus, -1, nodes, local).sum(axis=3)
-    to_node_SN = tokens_S[:, None] * -np.expm1(_log_of_rest(chance_SEN).sum(axis=1))
+    return copies_SG, tokens_S[:, None] * -np.expm1(_log_of_rest(chance_SEN).sum(axis=1))
+
+
+def _sent(copies: Copies, window: int, layer: int, *, gpus: int, step: Step) -> tuple[Floats, Floats] | None:
+    """Return the copies of a step as they were counted; None where the trace has no token of this layer and window."""
+    counted = int(copies.tokens_WL[window, layer])
+    if counted == 0:
+        return None
+    in_a_step = step.tokens_per_gpu * gpus / counted
+    return copies.gpu_WLSG[window, layer] * in_a_step, copies.node_WLSN[window, layer] * in_a_step
+
+
+def _by_token(copies_SG: Floats, to_node_SN: Floats, topology: Topology) -> tuple[Floats, Floats]:
+    """A copy for each GPU; to another node one copy travels to the GPU of the same place there, which passes it on."""
+    gpus, nodes, local = topology.gpus, topology.nodes, topology.gpus_per_node
     # [own node, place, node, place] on both sides: source and destination
     copies = copies_SG.reshape(nodes, local, nodes, local)
     to_node = to_node_SN.reshape(nodes, local, nodes)

@@ -42,7 +42,7 @@ def test_every_layout_has_its_time_and_the_plan_keeps_it(
     for row in rows.values():
         time = row["moe_layer"]
         assert (time["hardware"], time["phase"], time["tokens_per_gpu"]) == ("h200", "prefill", 8192)
-        assert time["basis"] == "counts"
+        assert time["basis"] == "tokens"
         assert time["moe_layer_s"] == pytest.approx(time["expert_s"] + time["all_to_all_s"])
     kept = read_plan(tmp_path / "plan.json")
     assert kept.options.hardware == "h200"
@@ -53,7 +53,7 @@ def test_every_layout_has_its_time_and_the_plan_keeps_it(
 def test_the_output_says_what_the_times_rest_on(moeplan: Moeplan, arguments: list[object]) -> None:
     ran = moeplan(*arguments)
     assert "predicted time of a MoE layer" in ran.out
-    assert "as if experts were chosen independently" in ran.out
+    assert "copies per token were counted on the token trace" in ran.out
     assert "the target of 60% pays" in ran.out
 
 

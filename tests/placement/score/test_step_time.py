@@ -14,8 +14,9 @@ from placement.demand import Demand
 from placement.dispatch import Dispatch, dispatch_table
 from placement.errors import BadOption, EmptyProfile
 from placement.layout import Layout, layout_from_hosts
-from placement.score import moe_layer_time
+from placement.score import Copies, count_copies, moe_layer_time
 from placement.step_time import Step
+from placement.tokens import Tokens
 from placement.topology import Topology
 from tests.placement.hardware.profiles import EXPERT, PROFILE
 
@@ -180,3 +181,46 @@ def test_equal_measured_sources_are_uniform_ones(case: tuple[Layout, Demand, Top
         for each in (uniform, repeated)
     ]
     assert times[0].moe_layer_s == pytest.approx(times[1].moe_layer_s, rel=1e-9)
+
+
+def counted(layout: Layout, demand: Demand, topology: Topology, experts_TK: list[list[int]]) -> Copies:
+    """Copies of tokens that live on GPU 0, in the one window."""
+    tokens = Tokens(
+        experts_LTK=np.array([experts_TK], dtype=np.uint16),
+        experts=layout.experts,
+        home_T=np.zeros(len(experts_TK), dtype=np.int32),
+        window_T=np.zeros(len(experts_TK), dtype=np.int32),
+        request_T=np.arange(len(experts_TK), dtype=np.int64),
+        step_T=np.zeros(len(experts_TK), dtype=np.int64),
+        phase_T=np.zeros(len(experts_TK), dtype=np.uint8),
+    )
+    found = count_copies({"it": layout}, [tokens], topology, dispatch=Dispatch.NEAREST_DYNAMIC, windows=1)
+    return found["it"]
+
+
+def test_experts_chosen_together_are_seen_in_a_trace_only() -> None:
+    """Every token goes either to experts 2 and 3 or to 4 and 5: one copy each, where counts expect 1.5."""
+    layout = one_layer([[0, 1], [2, 3], [4, 5]], experts=6)
+    tokens = np.zeros((1, 1, 3, 6), dtype=np.int64)
+    tokens[0, 0, 0, 2:] = 5
+    demand, topology = Demand(tokens, "measured", ("w",)), Topology(3)
+    copies = counted(layout, demand, topology, [[2, 3]] * 5 + [[4, 5]] * 5)
+    from_counts, from_tokens = (
+        moe_layer_time(layout, demand, topology, dispatch=Dispatch.NEAREST_DYNAMIC, step=PREFILL, copies=given)
+        for given in (None, copies)
+    )
+    # 30 tokens in all, from GPU 0
+    assert from_counts.all_to_all_s == pytest.approx((5 + 45) * 1e-6)
+    assert from_tokens.all_to_all_s == pytest.approx((5 + 30) * 1e-6)
+    assert (from_counts.basis, from_tokens.basis) == ("counts", "tokens")
+    assert from_tokens.expert_s == from_counts.expert_s
+
+
+def test_where_every_expert_gets_a_copy_a_trace_says_no_more() -> None:
+    layout = one_layer([[0, 1], [2, 3], [4, 5]], experts=6)
+    tokens = np.zeros((1, 1, 3, 6), dtype=np.int64)
+    tokens[0, 0, 0, 2:] = 5
+    demand, topology = Demand(tokens, "measured", ("w",)), Topology(3)
+    copies = counted(layout, demand, topology, [[2, 3]] * 5 + [[4, 5]] * 5)
+    time = moe_layer_time(layout, demand, topology, dispatch=Dispatch.NEAREST_DYNAMIC, step=DECODE, copies=copies)
+    assert time == moe_layer_time(layout, demand, topology, dispatch=Dispatch.NEAREST_DYNAMIC, step=DECODE)
