@@ -19,8 +19,6 @@ from tests.gpu.server import Engine
 from tests.gpu.step_prediction import CalibrationPoint, StepShape, fit_profile, step_loads
 from tests.gpu.traffic import Traffic, routed_tokens, send
 
-LEAST_STEPS = 9
-
 
 def calibrate(
     engine: Engine,
@@ -31,6 +29,7 @@ def calibrate(
     traffics: list[Traffic],
     shape: StepShape,
     base: HardwareProfile,
+    least_steps: int,
     file: Path,
 ) -> HardwareProfile:
     """Time steps under layouts that differ in copies and in balance, fit a profile and write it.
@@ -57,8 +56,8 @@ def calibrate(
             times = gather_steps(
                 engine,
                 lambda traffic=traffic: send(engine, traffic),  # type: ignore[misc]
-                repeats=2,
-                least_steps=LEAST_STEPS,
+                repeats=1,
+                least_steps=least_steps,
             )
             if not times.moe_ms:
                 continue

@@ -162,6 +162,7 @@ class Grid:
                 traffics=calibration_traffic(self._scale, gpus=self._machine.gpus),
                 shape=self._shape(setup),
                 base=read_hardware(PRESET),
+                least_steps=self._scale.least_steps,
                 file=file,
             )
 
