@@ -19,14 +19,13 @@ UNCAPPED = EngineSetup(arguments=("--mem-fraction-static", str(FRACTION), "--max
 GPUS = 2
 
 
-def test_cache_tokens_are_those_that_the_engine_reports(one_engine: OneEngine, random_model: Path) -> None:
-    """Both ranks share one memory here, so its level moves between the engine's two readings: within 3 %."""
-    log = one_engine.get(UNCAPPED).log_file.read_text()
-    free_gib = min(float(each) for each in re.findall(r"Load weight begin\. avail mem=([\d.]+) GB", log))
-    reported = int(re.findall(r"max_total_num_tokens=(\d+)", log)[-1])
-    # The kit runs bf16 checkpoints in float32.
-    config = {**read_model_config(random_model), "torch_dtype": "float32"}
-    engine = EngineMemory(
+def weights_of(model: Path) -> ModelWeights:
+    # The kit computes in float32.
+    return ModelWeights.from_config({**read_model_config(model), "torch_dtype": "float32"})
+
+
+def engine_with(free_gib: float) -> EngineMemory:
+    return EngineMemory(
         gpus=GPUS,
         gpu_memory_gib=free_gib,
         context_gib=0.0,
@@ -35,7 +34,23 @@ def test_cache_tokens_are_those_that_the_engine_reports(one_engine: OneEngine, r
         memory_fraction=FRACTION,
         cache_bytes_per_value=4.0,
     )
-    weights = ModelWeights.from_config(config)
+
+
+def test_a_cached_token_takes_what_the_engine_allocates_for_it(one_engine: OneEngine, random_model: Path) -> None:
+    log = one_engine.get(UNCAPPED).log_file.read_text()
+    sizes = re.findall(r"#tokens: (\d+), K size: ([\d.]+) GB, V size: ([\d.]+) GB", log)
+    tokens, keys_gib, values_gib = (float(each) for each in sizes[-1])
+    allocated_bytes = (keys_gib + values_gib) * 2**30 / tokens
+    assert engine_with(1.0).token_bytes(weights_of(random_model)) == pytest.approx(allocated_bytes, rel=0.01)
+
+
+def test_cache_tokens_are_those_that_the_engine_reports(one_engine: OneEngine, random_model: Path) -> None:
+    """Within 3 % on a machine that does nothing else: ranks and all other processes share its memory, and the engine
+    takes the difference of two readings."""
+    log = one_engine.get(UNCAPPED).log_file.read_text()
+    free_gib = min(float(each) for each in re.findall(r"Load weight begin\. avail mem=([\d.]+) GB", log))
+    reported = int(re.findall(r"max_total_num_tokens=(\d+)", log)[-1])
+    weights = weights_of(random_model)
     slots = (weights.shape.experts + REDUNDANT) // GPUS
-    assert engine.use(weights, slots_per_gpu=slots).cache_tokens == pytest.approx(reported, rel=0.03)
     one_engine.stop()
+    assert engine_with(free_gib).use(weights, slots_per_gpu=slots).cache_tokens == pytest.approx(reported, rel=0.03)
