@@ -27,10 +27,10 @@ from placement.layout import Layout
 from profiler.engine.client import PUSH_TIMEOUT_S, EngineClient
 from profiler.engine.contract import Placement
 from profiler.engine.contract_push import PushRequest
-from profiler.engine.preflight import preflight
+from profiler.engine.preflight import check_ranks_agree, preflight
 from profiler.engine.push import push_checked
 from profiler.engine.verify import expert_weights
-from profiler.errors import LayoutHashMismatch
+from profiler.errors import LayoutHashMismatch, PostPushCheckFailed
 from profiler.plan_file import plan_from_document
 
 QUIET_POLL_S = 0.5
@@ -44,6 +44,7 @@ def roll_out(run: JobRun) -> Finish:
     _go_to(run, RolloutState.PUSHING, before)
     pushed = run.step("push", lambda: _push(run, engine, rollout, layout, before))
     _go_to(run, RolloutState.VERIFYING, before)
+    run.step("verify", lambda: _verify(run, engine, layout))
     return lambda session: _finish(session, run, pushed)
 
 
@@ -99,6 +100,21 @@ def _push(run: JobRun, engine: Engine, rollout: Rollout, layout: Layout, before:
         )
     resumed = found.placement.layout_hash != was.layout_hash
     return {**result.to_dict(), "resumed": resumed, "previous_layout_hash": was.layout_hash}
+
+
+def _verify(run: JobRun, engine: Engine, layout: Layout) -> Json:
+    """Read once more, after the push, that the engine serves and that every rank runs the layout."""
+    run.report(0.9, "verifying")
+    with engine_client(run.service, engine) as client:
+        with_retries(client.require_alive)
+        placement = with_retries(client.placement)
+    check_ranks_agree(placement)
+    if placement.layout_hash != layout.hash:
+        raise PostPushCheckFailed(
+            f"{engine.url} runs layout {placement.layout_hash[:12]} by now, not {layout.hash[:12]} that was pushed and "
+            "verified: somebody else has changed it."
+        )
+    return {"layout_hash": placement.layout_hash, "generation": placement.generation}
 
 
 def _last_trusted(run: JobRun, rollout: Rollout) -> Placement | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,12 @@ class Database:
         with self.reading() as session:
             session.execute(text("SELECT 1"))
 
+    def write_ahead(self) -> None:
+        """Let SQLite's readers and its writer not wait for each other; the file remembers it."""
+        if self.is_sqlite:
+            with closing(sqlite3.connect(str(self.url.database), timeout=BUSY_TIMEOUT_MS / 1000)) as connection:
+                connection.execute("PRAGMA journal_mode=WAL")
+
     def close(self) -> None:
         self._engine.dispose()
 
@@ -95,7 +101,6 @@ def _sqlite_engine(url: URL) -> Engine:
     def on_connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # transactions are begun below, not by the driver at the first write
         connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
-        connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
 

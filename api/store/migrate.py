@@ -30,6 +30,7 @@ def upgrade(database: Database) -> tuple[str | None, str]:
         A newer moeplan has made it: nothing is changed.
     """
     make_folder(database)
+    database.write_ahead()
     with database.connection() as connection:
         before = _revision(connection)
         _require_known(before, database)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -63,6 +66,11 @@ def test_readers_see_what_is_committed_and_do_not_wait(database: Database) -> No
             assert reader.scalars(sa.select(Key)).all() == []
     with database.reading() as reader:
         assert len(reader.scalars(sa.select(Key)).all()) == 1
+
+
+def test_every_later_connection_to_sqlite_writes_ahead(migrated_sqlite: Path) -> None:
+    with closing(sqlite3.connect(migrated_sqlite)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_writers_that_read_first_lose_no_update(database: Database) -> None:
