@@ -307,7 +307,7 @@ def _problem(
         local_scope=request.local_scope,
         max_imbalance=request.max_imbalance,
         hedge=_hedge(request, loaded.demand),
-        least_local=_target(request),
+        least_local=_target_asked_for(request, slots),
         dispatch=request.dispatch,
         current=_current(request, loaded, topology, read),
         max_moved_slots=request.most_moved_slots,
@@ -335,6 +335,14 @@ def _current(request: PlanRequest, loaded: LoadedDemand, topology: Topology, rea
         model=read.model,
     )
     return layout
+
+
+def _target_asked_for(request: PlanRequest, slots: int | None) -> float:
+    """Return the local share that hedging must keep: a target that was given, or that slots are chosen for.
+
+    With given slots and no target the default one is nobody's wish; a plan below it would never be hedged.
+    """
+    return _target(request) if slots is None or request.local_target is not None else 0.0
 
 
 def _target(request: PlanRequest) -> float:

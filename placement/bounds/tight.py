@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy.typing as npt
 
 from placement.bounds.capped import HostSetBound, capped_local_bound, host_set_imbalance_bound
+from placement.bounds.gpu_contents import GpuContentsBound, gpu_contents_bound
 from placement.bounds.imbalance import imbalance_bound
 from placement.bounds.locality import local_gpu_bound, local_node_bound
 from placement.bounds.small import SmallLayersBound, small_imbalance_bound, small_local_bound
@@ -27,13 +28,13 @@ class TightBounds:
     local : HostSetBound or SmallLayersBound or None
         The bound on the local share that sees the cap, with its layers, prices and layouts; None where there is none,
         also when the bound without the cap is tighter and stands in ``bound``.
-    imbalance : HostSetBound or SmallLayersBound or None
+    imbalance : HostSetBound or SmallLayersBound or GpuContentsBound or None
         The same for imbalance beside counting.
     """
 
     bound: Bound
     local: HostSetBound | SmallLayersBound | None
-    imbalance: HostSetBound | SmallLayersBound | None
+    imbalance: HostSetBound | SmallLayersBound | GpuContentsBound | None
 
 
 def tight_bounds(
@@ -50,6 +51,7 @@ def tight_bounds(
     | any | flow or closed form, no cap | counting big shares |
     | measured, or several nodes, G <= 8 | host sets, priced | host sets, priced |
     | uniform on one node, few experts | layers searched | layers searched |
+    | the same, too many layouts to search | | contents of one GPU |
 
     Parameters
     ----------
@@ -63,8 +65,10 @@ def tight_bounds(
     effort_s
         About how many seconds of one core to spend. Bounds are a function of it, not of the clock.
     """
-    local = _local(problem, max_imbalance, window_price_W, effort_s / 2)
-    imbalance = _imbalance(problem, window_price_W, effort_s / 2)
+    local = bound_local_under_cap(
+        problem, max_imbalance=max_imbalance, window_price_W=window_price_W, effort_s=effort_s / 2
+    )
+    imbalance = bound_imbalance(problem, window_price_W=window_price_W, effort_s=effort_s / 2)
     bound = _without_prices(problem)
     scope = "local_node" if problem.local_scope is LocalScope.NODE else "local_gpu"
     share = bound.local_node if problem.local_scope is LocalScope.NODE else bound.local_gpu
@@ -92,8 +96,12 @@ def _without_prices(problem: Problem) -> Bound:
     return Bound(gpu.share, node.share, counted.imbalance, relaxation)
 
 
-def _local(
-    problem: Problem, max_imbalance: float | None, window_price_W: npt.ArrayLike | None, effort_s: float
+def bound_local_under_cap(
+    problem: Problem,
+    *,
+    max_imbalance: float | None = None,
+    window_price_W: npt.ArrayLike | None = None,
+    effort_s: float,
 ) -> HostSetBound | SmallLayersBound | None:
     """Return the bound that sees the cap; host sets and searched layers never apply to the same problem."""
     priced = capped_local_bound(problem, max_imbalance=max_imbalance, effort_s=effort_s)
@@ -102,10 +110,17 @@ def _local(
     return small_local_bound(problem, max_imbalance=max_imbalance, window_price_W=window_price_W, effort_s=effort_s)
 
 
-def _imbalance(
-    problem: Problem, window_price_W: npt.ArrayLike | None, effort_s: float
-) -> HostSetBound | SmallLayersBound | None:
+def bound_imbalance(
+    problem: Problem, *, window_price_W: npt.ArrayLike | None = None, effort_s: float
+) -> HostSetBound | SmallLayersBound | GpuContentsBound | None:
+    """Return the strongest bound on the worst window that sees all windows and is within the effort.
+
+    Searching a layer begins with the contents of one GPU, so these are asked alone only where no search fits.
+    """
     priced = host_set_imbalance_bound(problem, effort_s=effort_s)
     if priced is not None:
         return priced
-    return small_imbalance_bound(problem, window_price_W=window_price_W, effort_s=effort_s)
+    searched = small_imbalance_bound(problem, window_price_W=window_price_W, effort_s=effort_s)
+    if searched is not None:
+        return searched
+    return gpu_contents_bound(problem, window_price_W=window_price_W, effort_s=effort_s)

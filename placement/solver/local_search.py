@@ -48,6 +48,8 @@ class Effort:
         Relative progress of the master below which a search counts as idle.
     patience : int
         Idle searches in a row after which they stop.
+    restarts : int
+        Times that a search for balance goes on from other start layouts after it has stopped.
     """
 
     doublings: tuple[int, ...] = (3, 6)
@@ -58,6 +60,7 @@ class Effort:
     rounds: int = 6
     stall: float = 2e-5
     patience: int = 2
+    restarts: int = 0
 
 
 SMALL_WORK = 4_000_000
@@ -74,7 +77,8 @@ def effort_for(instance: Instance) -> Effort:
         return Effort(stall=1e-3, patience=1)
     # Where dispatch is not even a trial takes longer and hardly ever succeeds.
     trials = min(MOST_TRIALS, SMALL_WORK // work) if instance.even else 0
-    return Effort(trials=trials if trials >= FEWEST_TRIALS else 0, rounds=MOST_ROUNDS if instance.windows > 1 else 6)
+    rounds = MOST_ROUNDS if instance.windows > 1 else 6
+    return Effort(trials=trials if trials >= FEWEST_TRIALS else 0, rounds=rounds, restarts=1)
 
 
 def descend(placing: Placing, goal: Goal, effort: Effort, *, order_G: Ints, deadline: Deadline) -> None:

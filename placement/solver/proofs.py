@@ -6,13 +6,11 @@ from dataclasses import dataclass, replace
 
 from placement.bounds import (
     LocalityBound,
-    capped_local_bound,
-    host_set_imbalance_bound,
+    bound_imbalance,
+    bound_local_under_cap,
     imbalance_bound,
     local_gpu_bound,
     local_node_bound,
-    small_imbalance_bound,
-    small_local_bound,
 )
 from placement.dispatch import Dispatch
 from placement.problem import LocalScope, Problem
@@ -79,13 +77,11 @@ def first_proofs(problem: Problem) -> Proofs:
 
 def with_capped_local(proofs: Proofs, problem: Problem, *, cap: float, effort_s: float) -> Proofs:
     """Tighten the locality bound by a relaxation that sees the cap, where one exists: over host sets, or layers."""
-    found = capped_local_bound(problem, max_imbalance=cap, effort_s=effort_s) or small_local_bound(
-        problem, max_imbalance=cap, effort_s=effort_s
-    )
+    found = bound_local_under_cap(problem, max_imbalance=cap, effort_s=effort_s)
     return proofs if found is None else proofs.with_local(found.value, found.relaxation)
 
 
-def with_host_set_imbalance(proofs: Proofs, problem: Problem, *, effort_s: float) -> Proofs:
-    """Tighten the imbalance bound by a relaxation that sees all windows, where one exists."""
-    found = host_set_imbalance_bound(problem, effort_s=effort_s) or small_imbalance_bound(problem, effort_s=effort_s)
+def with_window_imbalance(proofs: Proofs, problem: Problem, *, effort_s: float) -> Proofs:
+    """Tighten the imbalance bound by a relaxation that sees all windows: over host sets, layers, or GPU contents."""
+    found = bound_imbalance(problem, effort_s=effort_s)
     return proofs if found is None else proofs.with_imbalance(found.value, found.relaxation)

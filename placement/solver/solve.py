@@ -26,7 +26,7 @@ from placement.solver.overflow_limit import (
     limit_of,
     overflow_notices,
 )
-from placement.solver.proofs import first_proofs, with_capped_local, with_host_set_imbalance
+from placement.solver.proofs import first_proofs, with_capped_local, with_window_imbalance
 from placement.solver.refine import ExactEffort
 from placement.solver.stages import Outcome, Stages
 from placement.solver.staying import stay_close
@@ -267,13 +267,17 @@ def _silent(_: float) -> None:
 
 
 def _with_more_proofs(problem: Problem, outcome: Outcome, *, effort_s: float) -> Outcome:
-    """Tighten what is not proven optimal by the relaxations over host sets, if there is time for it."""
+    """Tighten what is not proven optimal by the relaxations that see all windows, if there is time for it.
+
+    For locality the imbalance too where the cap was out of reach: the smallest reachable one comes first then.
+    """
     if not effort_s or _status(problem, outcome) is Status.OPTIMAL:
         return outcome
+    proofs = outcome.proofs
+    if not localises(problem) or outcome.cap > problem.max_imbalance:
+        proofs = with_window_imbalance(proofs, problem, effort_s=effort_s)
     if localises(problem):
-        proofs = with_capped_local(outcome.proofs, problem, cap=outcome.cap, effort_s=effort_s)
-    else:
-        proofs = with_host_set_imbalance(outcome.proofs, problem, effort_s=effort_s)
+        proofs = with_capped_local(proofs, problem, cap=outcome.cap, effort_s=effort_s)
     return replace(outcome, proofs=proofs)
 
 

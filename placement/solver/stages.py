@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from placement.solver.generation import (
     localise,
 )
 from placement.solver.instance import Bools, Floats, Instance
+from placement.solver.model.columns import prices_of_smallest_peak
 from placement.solver.plans import Plans, plans_of
 from placement.solver.proofs import Proofs
 from placement.solver.starts import pack, replica_family, replicas_by_load, slots_of_hosts
@@ -70,16 +71,25 @@ class Stages:
     def localises(self, objective: Objective) -> bool:
         return objective is Objective.LOCALITY and self.proofs.locality is not None
 
-    def balance(self, cap: float) -> Outcome:
-        """Minimise the worst window; the cap is only passed on."""
-        self._start_balanced()
-        self.progress(0.3)
-        balance(self.pool, good_enough=self.proofs.imbalance * (1 + GOOD_ENOUGH))
-        self.progress(0.7)
+    def balance(self, cap: float, *, good_enough: float | None = None) -> Outcome:
+        """Minimise the worst window, down to ``good_enough`` or close to the bound; the cap is only passed on."""
+        self._search_balanced(good_enough=good_enough or self.proofs.imbalance * (1 + GOOD_ENOUGH))
         proofs = self.proofs
         if self.pool.best_balanced().imbalance > proofs.imbalance * (1 + CLOSE_ENOUGH):
             proofs = self.exact.balance(self.pool, proofs)
         return Outcome(self.pool.best_balanced(), cap, proofs)
+
+    def _search_balanced(self, *, good_enough: float) -> None:
+        """Search for the smallest worst window; where there is time, again with other start layouts as columns."""
+        self._start_balanced()
+        self.progress(0.3)
+        balance(self.pool, good_enough=good_enough)
+        for _ in range(self.pool.effort.restarts):
+            if self.pool.out_of_time or prices_of_smallest_peak(self.pool.master())[0] <= good_enough:
+                break
+            self._add_family()
+            balance(self.pool, good_enough=good_enough)
+        self.progress(0.7)
 
     def localise(self, cap: float, most_local_LEG: Bools) -> Outcome:
         """Maximise the local share under the cap, or under the smallest imbalance found if that is higher."""
@@ -92,23 +102,18 @@ class Stages:
         return self._close_gap(cap, self.proofs)
 
     def _localise_beyond(self, cap: float) -> Outcome:
-        """Find the smallest imbalance there is, then the most local share at that."""
-        balance(self.pool, good_enough=cap)
-        proofs = self.proofs
-        if self.pool.best_balanced().imbalance > cap:
-            proofs = self.exact.balance(self.pool, proofs)
-        localise(
-            self.pool,
-            cap=self._reachable(cap),
-            close_enough=self.proofs.local * (1 - CLOSE_ENOUGH),
-        )
-        # The search for locality may have found better balance by the way.
-        return self._close_gap(self._reachable(cap), proofs)
+        """Find the smallest imbalance there is, then the most local share at that.
 
-    def _reachable(self, cap: float) -> float:
-        """Return the cap, or the smallest imbalance found where that is higher by more than rounding."""
-        smallest = self.pool.best_balanced().imbalance
-        return smallest if smallest > cap * (1 + CAP_SLACK) else cap
+        The first search is that of :meth:`balance` and knows no other columns, so that balance is never worse than
+        what is found here.
+        """
+        flattest = replace(self, pool=Pool(self.pool.searcher, self.pool.effort), progress=_unreported)
+        proofs = flattest.balance(cap, good_enough=cap).proofs
+        self.pool.columns.extend(flattest.pool.columns)
+        smallest = flattest.pool.best_balanced().imbalance
+        cap = smallest if smallest > cap * (1 + CAP_SLACK) else cap
+        localise(self.pool, cap=cap, close_enough=self.proofs.local * (1 - CLOSE_ENOUGH))
+        return self._close_gap(cap, proofs)
 
     def _close_gap(self, cap: float, proofs: Proofs) -> Outcome:
         plans = self.pool.best_under_cap(cap) or self.pool.best_balanced()
@@ -134,12 +139,15 @@ class Stages:
         columns.append(self._packed(self._views()[-1]))
         if instance.value_LEM.shape[2] == 1 and instance.scope is LocalScope.GPU:
             # Only the numbers of replicas matter for locality, so every packing of them is a start.
-            for replicas_LE in replica_family(instance, members=FAMILY):
-                if self.pool.out_of_time:
-                    return
-                columns.append(plans_of(instance, pack(instance, replicas_LE)))
+            self._add_family()
         if not self.pool.out_of_time:
             self.pool.search(price_W=np.full(instance.windows, SLIGHTEST_PRICE), local_weight=1.0)
+
+    def _add_family(self) -> None:
+        for replicas_LE in replica_family(self.instance, members=FAMILY):
+            if self.pool.out_of_time:
+                return
+            self.pool.columns.append(plans_of(self.instance, pack(self.instance, replicas_LE)))
 
     def _packed(self, view_WLE: Floats) -> Plans:
         instance = self.instance
@@ -152,3 +160,7 @@ class Stages:
             return [self.instance.total_WLE]
         merged_WLE = (self.instance.total_WLE * self.instance.weight_WL[:, :, None]).sum(axis=0, keepdims=True)
         return [merged_WLE, self.instance.total_WLE]
+
+
+def _unreported(_: float) -> None:
+    """Report to nobody: a search inside another one."""

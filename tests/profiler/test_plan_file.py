@@ -134,6 +134,7 @@ def _paths(value: Any, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
 
 DEFAULTED = (
     "local_target",
+    "hedge",
     "holdout_share",
     "capacity_factor",
     "time_limit_s",

@@ -15,6 +15,9 @@ from placement.problem import LocalScope, Objective, Problem
 from placement.topology import Topology
 
 MOST_EXPERTS, MOST_SLOTS_PER_GPU = 6, 4
+OBJECTIVES = (Objective.LOCALITY, Objective.BALANCE, Objective.TRAFFIC)
+"""Those that need nothing but counts; step-time needs hardware and has tests of its own."""
+
 CAPS = (1.0, 1.05, 1.2, 2.0)
 
 
@@ -32,7 +35,7 @@ def problems(draw: st.DrawFn) -> Problem:
         draw(demands(topology=topology, experts=experts)),
         topology,
         slots_per_gpu,
-        objective=draw(st.sampled_from(Objective)),
+        objective=draw(st.sampled_from(OBJECTIVES)),
         local_scope=draw(st.sampled_from(LocalScope)),
         max_imbalance=draw(st.sampled_from(CAPS)),
         dispatch=draw(st.sampled_from(Dispatch)),

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.demand import Demand
-from placement.problem import Objective, Problem
+from placement.problem import Problem
 from placement.solution import Solution
 from placement.solver import solve
 from placement.topology import Topology
 from tests.case_files import case, case_json
-from tests.placement.solver.problems import problems
+from tests.placement.solver.problems import OBJECTIVES, problems
 from tests.placement.solver.test_moves import KINDS, example
 
 
@@ -50,7 +50,7 @@ def test_the_case_of_counts_recorded_four_times() -> None:
     """P04, under both objectives; the factor is the file's own."""
     one, four = (case_json("P04", name)["logical_count"] for name in ("a.json", "b.json"))
     assert np.array_equal(np.array(one) * case("P04")["expect"]["oracle"]["factor"], four)
-    for objective in Objective:
+    for objective in OBJECTIVES:
         plans = [solve(Problem(Demand.uniform(each), Topology(4), 3, objective=objective)) for each in (one, four)]
         assert plans[0].layout.hash == plans[1].layout.hash
 

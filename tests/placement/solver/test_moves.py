@@ -16,7 +16,7 @@ from placement.problem import LocalScope, Objective, Problem
 from placement.solver import solve
 from placement.topology import Topology
 from tests.placement.solver.judging import local_share, localises, worst_window
-from tests.placement.solver.problems import problems
+from tests.placement.solver.problems import OBJECTIVES, problems
 
 ABOUT_EQUAL = 2e-3
 """A plan may give up a thousandth to move less; and a search from elsewhere may end a little elsewhere."""
@@ -143,7 +143,7 @@ class TestDenseRows:
         rows = solve(self.problem).layout.slot_to_expert_LP
         assert rows[0].tolist() == rows[2].tolist() == [0, 1, 2, 0]
 
-    @pytest.mark.parametrize("objective", Objective)
+    @pytest.mark.parametrize("objective", OBJECTIVES)
     def test_kept_with_one(self, objective: Objective) -> None:
         rows = solve(replace(self.problem, objective=objective, current=self.running)).layout.slot_to_expert_LP
         assert rows[0].tolist() == [2, 0, 1, 2]

@@ -14,6 +14,7 @@ from placement.solver import solve
 from placement.solver.model.exact import Limits, best_at_prices, most_valuable, smallest_peaks
 from placement.solver.model.layer import LayerNumbers
 from placement.topology import Topology
+from tests.placement.solver.problems import OBJECTIVES
 
 EXPERTS, GPUS, SLOTS_PER_GPU = 8, 4, 3
 
@@ -42,7 +43,7 @@ def test_a_stopped_search_has_no_bound(no_hint: np.ndarray) -> None:
     assert any(end.hosts_LEG is None for end in ends)
 
 
-@pytest.mark.parametrize("objective", list(Objective))
+@pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("limit_s", [0.01, 0.1, 0.5])
 def test_bounds_hold_whenever_the_search_is_stopped(objective: Objective, limit_s: float) -> None:
     tokens_WLE = np.random.default_rng(3).integers(1, 1000, size=(2, 3, 10))
