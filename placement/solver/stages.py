@@ -73,11 +73,15 @@ class Stages:
 
     def balance(self, cap: float, *, good_enough: float | None = None) -> Outcome:
         """Minimise the worst window, down to ``good_enough`` or close to the bound; the cap is only passed on."""
-        self._search_balanced(good_enough=good_enough or self.proofs.imbalance * (1 + GOOD_ENOUGH))
+        self._search_balanced(good_enough=good_enough or self._even_enough)
         proofs = self.proofs
         if self.pool.best_balanced().imbalance > proofs.imbalance * (1 + CLOSE_ENOUGH):
             proofs = self.exact.balance(self.pool, proofs)
         return Outcome(self.pool.best_balanced(), cap, proofs)
+
+    @property
+    def _even_enough(self) -> float:
+        return self.proofs.imbalance * (1 + GOOD_ENOUGH)
 
     def _search_balanced(self, *, good_enough: float) -> None:
         """Search for the smallest worst window; where there is time, again with other start layouts as columns."""
@@ -108,12 +112,13 @@ class Stages:
         what is found here.
         """
         flattest = replace(self, pool=Pool(self.pool.searcher, self.pool.effort), progress=_unreported)
-        proofs = flattest.balance(cap, good_enough=cap).proofs
-        self.pool.columns.extend(flattest.pool.columns)
-        smallest = flattest.pool.best_balanced().imbalance
+        found = flattest.balance(cap, good_enough=min(cap, self._even_enough))
+        # The plan itself too: what mixes its columns anew is not sure to find it among so many.
+        self.pool.columns.extend([*flattest.pool.columns, found.plans])
+        smallest = found.plans.imbalance
         cap = smallest if smallest > cap * (1 + CAP_SLACK) else cap
         localise(self.pool, cap=cap, close_enough=self.proofs.local * (1 - CLOSE_ENOUGH))
-        return self._close_gap(cap, proofs)
+        return self._close_gap(cap, found.proofs)
 
     def _close_gap(self, cap: float, proofs: Proofs) -> Outcome:
         plans = self.pool.best_under_cap(cap) or self.pool.best_balanced()

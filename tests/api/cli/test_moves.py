@@ -78,7 +78,7 @@ def test_gain_against_moves_is_printed_and_in_the_json(
     ran = moeplan(*arguments, "--pareto", "--expert-bytes", EXPERT_BYTES)
     points = ran.json["pareto"]
     assert [set(point) for point in points] == [
-        {"moved_slots", "moved_bytes", "local_gpu", "local_node", "imbalance"}
+        {"moved_slots", "moved_bytes", "local_gpu", "local_node", "imbalance", "gpus_per_token"}
     ] * len(points)
     moved = [point["moved_slots"] for point in points]
     assert moved == sorted(set(moved))
