@@ -100,17 +100,15 @@ def dispatched(ranks: list[dict[str, Any]], *, all_to_all: bool) -> Dispatched:
     if all_to_all:
         pairs_LP = pairs_RLP.sum(axis=0)  # each GPU counts its own tokens, wherever they go
         load_LG = pairs_LP.reshape(len(pairs_LP), gpus, -1).sum(axis=2)
-    else:  # each GPU sees all tokens and computes its own slots
-        per_gpu = pairs_RLP.shape[2] // gpus
-        load_LG = np.stack(
-            [pairs_LP[:, gpu * per_gpu : (gpu + 1) * per_gpu].sum(axis=1) for gpu, pairs_LP in enumerate(pairs_RLP)],
-            axis=1,
-        )
+    else:  # each GPU sees all tokens, but for steps in which it had none of its own: the one that saw most counts for all
+        pairs_LP = pairs_RLP[pairs_RLP.sum(axis=(1, 2)).argmax()]
+        load_LG = pairs_LP.reshape(len(pairs_LP), gpus, -1).sum(axis=2)
     imbalance = float(load_LG.max(axis=1).sum() / load_LG.mean(axis=1).sum())
+    if not all_to_all:
+        seen = max(sum(layer["tokens"] for layer in rank["layers"]) for rank in ordered)
+        return Dispatched(seen, imbalance, None, None)
     layers = [layer for rank in ordered for layer in rank["layers"]]
     tokens = sum(layer["tokens"] for layer in layers)
-    if not all_to_all:
-        return Dispatched(tokens, imbalance, None, None)
     own = sum(layer["own_pairs"] for layer in layers) / int(pairs_RLP.sum())
     return Dispatched(tokens, imbalance, own, sum(layer["copies"] for layer in layers) / tokens)
 

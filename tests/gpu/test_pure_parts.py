@@ -131,6 +131,14 @@ def test_without_an_all_to_all_each_gpu_computes_its_own_slots_of_all_tokens() -
     counted = dispatched([{"rank": rank, "layers": [layer]} for rank in (0, 1)], all_to_all=False)
     assert counted.imbalance == pytest.approx(6 / 4)
     assert counted.local_gpu is None
+    assert counted.tokens == 4
+
+
+def test_without_an_all_to_all_a_gpu_that_missed_a_step_does_not_count() -> None:
+    whole = {"slots": [4, 2, 3, 3], "tokens": 6, "own_pairs": 0, "copies": 0}
+    missed = {"slots": [1, 2, 0, 1], "tokens": 2, "own_pairs": 0, "copies": 0}
+    counted = dispatched([{"rank": 0, "layers": [missed]}, {"rank": 1, "layers": [whole]}], all_to_all=False)
+    assert (counted.imbalance, counted.tokens) == (1.0, 6)
 
 
 def _step(phase: str, tokens: int, step_ms: float) -> dict:
