@@ -2,7 +2,8 @@
 
 SGLang loads it through the entry-point group ``sglang.srt.plugins`` in every process of the engine. It imports only
 the standard library, numpy, torch and SGLang (with what SGLang's HTTP server itself needs), and of this project only
-modules with the same limits, so ``pip install --no-deps moeplan`` is enough on an engine host.
+modules with the same limits (the balancer's also networkx, which torch brings), so ``pip install --no-deps moeplan``
+is enough on an engine host.
 
 ======================  ===========================================================================
 ``hooks``               what is hooked into SGLang, and whether each hook is in place
@@ -16,7 +17,8 @@ modules with the same limits, so ``pip install --no-deps moeplan`` is enough on 
 ``own_rows``            which rows of a batch are a rank's own tokens
 ``demand_recorder``     routed tokens of a rank in windows, kept in a bounded ring
 ``graph_tap``           routing inside captured CUDA graphs
-``step_log``            routed ids of a few steps, counted together
+``step_log``            routed ids of a few steps, counted together once the engine has used them
+``balancer``            drop-in mode: moeplan's layouts for SGLang's own balancer (``--enable-eplb``)
 ``demand_merge``        HTTP process: windows of all ranks become one answer
 ``versions``            what is known of which SGLang version
 ``backport_0516``       replica choice without an all-to-all backend, which SGLang 0.5.16 lacks
