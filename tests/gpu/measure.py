@@ -100,7 +100,7 @@ def dispatched(ranks: list[dict[str, Any]], *, all_to_all: bool) -> Dispatched:
     if all_to_all:
         pairs_LP = pairs_RLP.sum(axis=0)  # each GPU counts its own tokens, wherever they go
         load_LG = pairs_LP.reshape(len(pairs_LP), gpus, -1).sum(axis=2)
-    else:  # each GPU sees all tokens, but for steps in which it had none of its own: the one that saw most counts for all
+    else:  # each GPU sees all tokens, but for steps in which it had none of its own: take the one that saw most
         pairs_LP = pairs_RLP[pairs_RLP.sum(axis=(1, 2)).argmax()]
         load_LG = pairs_LP.reshape(len(pairs_LP), gpus, -1).sum(axis=2)
     imbalance = float(load_LG.max(axis=1).sum() / load_LG.mean(axis=1).sum())
