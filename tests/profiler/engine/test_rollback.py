@@ -19,6 +19,7 @@ from profiler.engine.map_rules import layout_hash
 from profiler.engine.push import push
 from profiler.engine.rollback import rollback
 from profiler.errors import (
+    ApplyStalled,
     BadJson,
     EngineAnswerInvalid,
     EngineError,
@@ -230,7 +231,7 @@ def test_an_engine_that_is_gone_after_the_push_leaves_it_unknown(history):
 
 def test_a_push_that_never_ends_is_reported_as_it_stands():
     busy = replace(HALF, push_in_progress=True)
-    with pytest.raises(PartialApply):
+    with pytest.raises(ApplyStalled, match="still under way"):
         pushed_into(scripted(hangs_up, OLD, busy), timeout_s=0.3)
 
 

@@ -23,7 +23,8 @@ def subject() -> Iterator[EngineServer]:
     with serving as url, httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
         with EngineClient(url) as client:
             client.run_steps(1000)
-        yield EngineServer(url, "0.5.23", home_ranks=True, fault_file=Path(), log_file=Path(), client=http)
+        nowhere = {"fault_file": Path(), "log_file": Path()}
+        yield EngineServer(url, "0.5.23", home_ranks=True, admin_key="", client=http, **nowhere)
 
 
 class TestReplayEngine(EngineContract):
