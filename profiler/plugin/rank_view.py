@@ -120,8 +120,22 @@ def metadata_of_map(server_args: Any, model_config: Any, map_LP: Any, *, ep_rank
     first = (server_args,) if "server_args" in inspect.signature(init).parameters else ()
     metadata = init(*first, model_config, physical_to_logical_map=map_LP, moe_ep_rank=ep_rank)
     slots_LEP = every_slot(map_LP.cpu().numpy(), experts=int(metadata.num_logical_experts))
+    running = location_metadata()
+    for one in (metadata, running) if running is not None else (metadata,):
+        keep_host_list_apart(one)
     metadata.logical_to_all_physical_map_cpu.copy_(_tensor(slots_LEP))
     return metadata
+
+
+def keep_host_list_apart(metadata: Any) -> None:
+    """Give metadata a host's copy of the slot lists of its own.
+
+    On a CPU SGLang's "copy" is the very tensor that dispatch reads: listing every slot in it would end nearest
+    dispatch.
+    """
+    host = metadata.logical_to_all_physical_map_cpu
+    if host.data_ptr() == metadata.logical_to_all_physical_map.data_ptr():
+        metadata.logical_to_all_physical_map_cpu = host.clone()
 
 
 def every_slot(map_LP: npt.NDArray[np.integer], *, experts: int) -> npt.NDArray[np.int64]:

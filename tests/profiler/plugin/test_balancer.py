@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from profiler.engine.map_rules import check_map
 from profiler.plugin import balancer
 from profiler.plugin.balancer import BALANCER_VARIABLE, around_init_by_eplb, balancer_of, plan_layout
-from profiler.plugin.rank_view import every_slot
+from profiler.plugin.rank_view import every_slot, keep_host_list_apart
 
 LAYERS, EXPERTS, GPUS, SLOTS = 2, 8, 2, 10
 RUNNING = np.tile(np.arange(SLOTS) % EXPERTS, (LAYERS, 1)).astype(np.int32)
@@ -80,3 +81,18 @@ def test_every_slot_of_an_expert_is_listed_in_order() -> None:
         [[1, -1, -1, -1], [0, 2, 3, -1], [-1, -1, -1, -1]],
         [[0, 1, -1, -1], [2, -1, -1, -1], [3, -1, -1, -1]],
     ]
+
+
+def test_a_host_list_that_is_the_one_of_dispatch_is_copied() -> None:
+    shared = torch.tensor([[[0, 3]]])
+    metadata = SimpleNamespace(logical_to_all_physical_map=shared, logical_to_all_physical_map_cpu=shared)
+    keep_host_list_apart(metadata)
+    metadata.logical_to_all_physical_map_cpu[0, 0, 0] = 7
+    assert metadata.logical_to_all_physical_map.tolist() == [[[0, 3]]]
+
+
+def test_a_host_list_of_its_own_stays() -> None:
+    host = torch.tensor([[[0, 3]]])
+    metadata = SimpleNamespace(logical_to_all_physical_map=host.clone(), logical_to_all_physical_map_cpu=host)
+    keep_host_list_apart(metadata)
+    assert metadata.logical_to_all_physical_map_cpu is host
