@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from api.loading import read_options
-from api.planning import PlanRequest, plan_from_files
+from api.plan_request import PlanRequest
+from api.planning import plan_from_files
 from api.report import render_report
 from placement.plan import Plan
 from profiler.engine.capture import capture

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from api.loading import load_demand, read_options, read_topology
-from api.planning import PlanRequest, step_of
+from api.plan_request import PlanRequest
+from api.planning import step_of
 from placement.dispatch import Dispatch
 from placement.errors import BadOption
 from placement.hardware import Phase

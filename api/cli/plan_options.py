@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from api.cli import options as cli
-from api.planning import PlanRequest
+from api.plan_request import PlanRequest
 from api.workers import parse_workers
 from placement.dispatch import Dispatch
 from placement.problem import LocalScope, Objective
@@ -165,24 +165,38 @@ LiveGpus = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanFlags:
-    """What ``plan`` and ``compare`` are asked with; every field is a field of :class:`api.planning.PlanRequest` too."""
+class SharedFlags:
+    """What plans and sizes are both asked with."""
 
     gpus: cli.Gpus
     nodes: cli.Nodes = 1
     topology_file: cli.TopologyFile = None
+    max_imbalance: MaxImbalance = 1.05
+    dispatch: DispatchRule = Dispatch.NEAREST_DYNAMIC
+    window_by: cli.WindowByText = "file"
+    sources: cli.SourcesMode = "auto"
+    phase: Phase = None
+    hardware: Hardware = None
+    step_phase: StepPhase = None
+    step_tokens: StepTokens = None
+    seed: cli.Seed = 0
+
+    def given(self) -> dict[str, Any]:
+        """Return every field by its name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFlags(SharedFlags):
+    """What ``plan`` and ``compare`` are asked with; every field is one of :class:`api.plan_request.PlanRequest` too."""
+
     slots_per_gpu: SlotsPerGpu = None
     redundant: Redundant = None
     fit: Fit = False
     local_target: LocalTarget = None
     local_scope: Scope = LocalScope.GPU
     objective: ObjectiveName = Objective.LOCALITY
-    max_imbalance: MaxImbalance = 1.05
     hedge: Hedge = None
-    dispatch: DispatchRule = Dispatch.NEAREST_DYNAMIC
-    window_by: cli.WindowByText = "file"
-    sources: cli.SourcesMode = "auto"
-    phase: Phase = None
     holdout: Holdout = None
     current: Current = None
     capacity_factor: cli.CapacityFactor = 1.25
@@ -196,15 +210,10 @@ class PlanFlags:
     draft_experts: DraftExperts = None
     draft_redundant: DraftRedundant = None
     live_gpus: LiveGpus = None
-    hardware: Hardware = None
-    step_phase: StepPhase = None
-    step_tokens: StepTokens = None
     time_limit_s: TimeLimit = None
-    seed: cli.Seed = 0
     threads: Threads = 1
     workers: WorkersText = "1"
 
     def request(self, *, test: tuple[Path, ...] = ()) -> PlanRequest:
         """Turn the flags into a request; ``test`` are recordings to judge on."""
-        given: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        return PlanRequest(**{**given, "workers": parse_workers(self.workers), "test": test})
+        return PlanRequest(**{**self.given(), "workers": parse_workers(self.workers), "test": test})

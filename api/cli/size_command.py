@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,10 +12,9 @@ from api.cli import options as cli
 from api.cli.exit_codes import TARGET_MISSED
 from api.cli.option_groups import flattened
 from api.cli.output import print_json, print_notices, progress_bar
-from api.cli.plan_options import DispatchRule, Hardware, MaxImbalance, Phase, StepPhase, StepTokens
+from api.cli.plan_options import SharedFlags
 from api.cli.size_output import print_size
 from api.sizing import SizeRequest, size_from_files
-from placement.dispatch import Dispatch
 
 ModelName = Annotated[
     str,
@@ -59,20 +58,12 @@ Rows = Annotated[int, typer.Option(help="Most numbers of slots to plan for.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeFlags:
+class SizeFlags(SharedFlags):
     """What ``size`` is asked with; every field is a field of :class:`api.sizing.SizeRequest` too."""
 
-    gpus: cli.Gpus
     model: ModelName
     gpu_memory_gib: Memory
-    nodes: cli.Nodes = 1
-    topology_file: cli.TopologyFile = None
     local_target: Target = None
-    max_imbalance: MaxImbalance = 1.05
-    dispatch: DispatchRule = Dispatch.NEAREST_DYNAMIC
-    window_by: cli.WindowByText = "file"
-    sources: cli.SourcesMode = "auto"
-    phase: Phase = None
     attention_ranks: AttentionRanks = None
     memory_fraction: Fraction = None
     context_gib: Context = 1.5
@@ -81,16 +72,11 @@ class SizeFlags:
     draft_layers: DraftLayers = 0
     min_cache_tokens: MinCacheTokens = 1
     rows: Rows = 6
-    hardware: Hardware = None
-    step_phase: StepPhase = None
-    step_tokens: StepTokens = None
-    seed: cli.Seed = 0
     threads: Annotated[int, typer.Option(help="Threads of the solver.")] = 1
 
     def request(self) -> SizeRequest:
         """Turn the flags into a request."""
-        given: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        return SizeRequest(**{**given, "local_target": 0.6 if self.local_target is None else self.local_target})
+        return SizeRequest(**{**self.given(), "local_target": 0.6 if self.local_target is None else self.local_target})
 
 
 @flattened

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from api.store import keys
 from api.store.audit import Actor
 from api.store.database import Session
 from api.store.pages import Paging
+from profiler.http_server import is_loopback
 
 LONGEST_IDEMPOTENCY_KEY = 200
 MOST_PER_PAGE = 200
@@ -195,20 +195,11 @@ def _require_loopback(request: Request) -> None:
     cannot hide where it comes from: its requests have an ``Origin``, or another ``Host``.
     """
     host = request.client.host if request.client is not None else ""
-    if not (_is_loopback(host) and _is_loopback(request.url.hostname or "")):
+    if not (is_loopback(host) and is_loopback(request.url.hostname or "")):
         raise KeyMissing("the service has no key yet and answers on this machine alone; set MOEPLAN_ADMIN_API_KEY.")
     origin = request.headers.get("origin")
     if origin is not None and origin != f"{request.url.scheme}://{request.url.netloc}":
         raise KeyMissing("the service has no key yet and answers no web page of another origin.")
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 Reader = Annotated[Edge, Depends(reader)]

@@ -12,7 +12,8 @@ from api.jobs.checkpoints import CheckpointedMap
 from api.jobs.linked_files import linked
 from api.jobs.task_process import Json
 from api.loading import read_options
-from api.planning import PlanRequest, plan_from_files
+from api.plan_request import PlanRequest
+from api.planning import plan_from_files
 from placement.dispatch import Dispatch
 from placement.problem import LocalScope, Objective
 from profiler.plan_file import write_plan
@@ -30,7 +31,7 @@ def run(request: Json, progress: Callable[[float, str], None]) -> Json:
     Parameters
     ----------
     request
-        ``inputs``: name and path of every recording. ``options``: fields of :class:`api.planning.PlanRequest`.
+        ``inputs``: name and path of every recording. ``options``: fields of :class:`api.plan_request.PlanRequest`.
         ``current``: path of the layout that runs now, or None. ``costs``: cost matrix, or None. ``checkpoints``:
         folder for finished layers. ``out``: path of the plan.
     """

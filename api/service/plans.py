@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from api.errors import BadRequest, WrongState
-from api.planning import PlanRequest
+from api.plan_request import PlanRequest
 from api.service import jobs
 from api.service.context import Service
 from api.service.engines import topology_of
@@ -48,7 +48,7 @@ def ask(
     Parameters
     ----------
     options
-        Fields of :class:`api.planning.PlanRequest` that are given, and ``costs`` (a cost matrix).
+        Fields of :class:`api.plan_request.PlanRequest` that are given, and ``costs`` (a cost matrix).
 
     Raises
     ------

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from api.jobs import durable
-from api.planning import PlanRequest, plan_from_files
+from api.plan_request import PlanRequest
+from api.planning import plan_from_files
 from api.service.context import Service, open_service
 from api.settings import Settings, read_settings
 from api.states import JobState, PlanState, TraceState

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from api.http.schemas.common import ErrorOut, Name, Reason, Strict, Warned
 from api.http.schemas.engines import Costs
-from api.planning import MAX_EXPERT_BYTES, MAX_MOVED_BYTES, MAX_SEED
+from api.plan_request import MAX_EXPERT_BYTES, MAX_MOVED_BYTES, MAX_SEED
 from api.states import PlanState, RolloutState
 from api.store.models import Plan, Rollout
 from placement.dispatch import Dispatch

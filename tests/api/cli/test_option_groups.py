@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from api.cli.option_groups import flattened
 from api.cli.plan_options import PlanFlags
-from api.planning import PlanRequest
+from api.plan_request import PlanRequest
 
 
 @dataclass(frozen=True, kw_only=True)
