@@ -115,7 +115,7 @@ def _silent(_: float) -> None:
 def _expert_samples(torch: Any, report: Progress) -> list[ExpertSample]:
     samples = []
     for index, expert in enumerate(SHAPES):
-        weights = _Weights(torch, expert, most=max(ACTIVE))
+        weights = ExpertProducts(torch, expert, most=max(ACTIVE))
         for rows in ROWS:
             for active in ACTIVE:
                 seconds = median_seconds(torch, weights.products(rows, active))
@@ -126,7 +126,7 @@ def _expert_samples(torch: Any, report: Progress) -> list[ExpertSample]:
     return samples
 
 
-class _Weights:
+class ExpertProducts:
     """Weights of one shape on the GPU, and their products as engines compute them: grouped, with SiLU between."""
 
     def __init__(self, torch: Any, expert: ExpertShape, *, most: int) -> None:

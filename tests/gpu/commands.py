@@ -12,7 +12,7 @@ from tests.gpu.machine import PROJECT, Machine
 LIMIT_S = 120.0
 
 
-def moeplan(machine: Machine, *words: object) -> dict[str, Any]:
+def moeplan(machine: Machine, *words: object, limit_s: float = LIMIT_S) -> dict[str, Any]:
     """Run ``moeplan WORDS --json`` and return its object.
 
     Raises
@@ -22,7 +22,7 @@ def moeplan(machine: Machine, *words: object) -> dict[str, Any]:
     """
     command = [sys.executable, "-c", "from api.cli import main; main()", *map(str, words), "--json"]
     ended = subprocess.run(
-        command, cwd=PROJECT, env=machine.tool_variables(), capture_output=True, text=True, timeout=LIMIT_S, check=False
+        command, cwd=PROJECT, env=machine.tool_variables(), capture_output=True, text=True, timeout=limit_s, check=False
     )
     if ended.returncode:
         said = (ended.stderr or ended.stdout).strip()[-2000:]

@@ -81,14 +81,17 @@ class Machine:
             "PYTHONPATH": os.pathsep.join(map(str, path)),
             "MOEPLAN_DATA_DIR": str(self.root / "moeplan"),
             "PYTHONUNBUFFERED": "1",
+            **(_NO_MULTICAST if self.device == "cuda" else {}),  # for ``moeplan calibrate``
         }
 
 
-_GPU_VARIABLES = {
-    # NVLink multicast stays off, see plugins/host.
+_NO_MULTICAST = {  # NVLink multicast stays off, see plugins/host.
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     "NVSHMEM_DISABLE_NVLS": "1",
+}
+_GPU_VARIABLES = {
+    **_NO_MULTICAST,
     "SGLANG_IS_FLASHINFER_AVAILABLE": "false",
     "TORCHDYNAMO_DISABLE": "1",
     # Engines start side by side, so that free memory differs from rank to rank meanwhile.

@@ -34,6 +34,10 @@ class Scale:
     step : tuple of int
         Requests per source, prompt tokens and new tokens while steps are timed and pairs counted.
     layout_rounds, step_repeats : int
+    sized_redundants : tuple of int
+        Redundant slots of the engines whose cache is sized, on the checkpoint with hot experts.
+    sized_fraction : float
+        Their ``--mem-fraction-static``: small, so that weights count beside the cache.
     """
 
     hot: str
@@ -55,6 +59,8 @@ class Scale:
     step: tuple[int, int, int]
     layout_rounds: int
     step_repeats: int
+    sized_redundants: tuple[int, ...]
+    sized_fraction: float
 
 
 GPU_SCALE = Scale(
@@ -77,6 +83,8 @@ GPU_SCALE = Scale(
     step=(24, 2048, 1),
     layout_rounds=2,
     step_repeats=3,
+    sized_redundants=(0, 8),
+    sized_fraction=0.1,
 )
 CPU_SCALE = Scale(
     hot="small-hot",
@@ -98,4 +106,6 @@ CPU_SCALE = Scale(
     step=(4, 32, 1),
     layout_rounds=1,
     step_repeats=1,
+    sized_redundants=(8,),
+    sized_fraction=0.1,
 )

@@ -42,6 +42,8 @@ class EngineSetup:
         DeepEP, else every GPU sees every token.
     arguments : tuple of str
         More server arguments; a later one overrides an earlier one.
+    without : tuple of str
+        Options that all engines get and this one does not.
     """
 
     name: str
@@ -50,6 +52,7 @@ class EngineSetup:
     dp_attention: bool = False
     all_to_all: bool = False
     arguments: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 @dataclass
@@ -62,6 +65,7 @@ class Engine:
     setup : EngineSetup
     sources : int
         GPUs that take requests of their own.
+    log : Path
     requests, failed : int
         Generations asked for, and those that failed or came back short.
     start_s : float
@@ -70,6 +74,7 @@ class Engine:
     url: str
     setup: EngineSetup
     sources: int
+    log: Path
     client: httpx.Client = field(repr=False)
     requests: int = 0
     failed: int = 0
@@ -149,7 +154,9 @@ class EnginePool:
                 if client.get("/health_generate", timeout=30.0).status_code == 200:
                     sources = self._machine.gpus if one.setup.dp_attention else 1
                     took_s = time.monotonic() - one.started_s
-                    one.engine = Engine(url=one.url, setup=one.setup, sources=sources, client=client, start_s=took_s)
+                    one.engine = Engine(
+                        url=one.url, setup=one.setup, sources=sources, log=one.log, client=client, start_s=took_s
+                    )
                     return one.engine
             time.sleep(0.5)
         raise EngineNotUp(f"engine {one.setup.name} was not up after {limit_s:g} s:\n{_tail(one.log)}")
@@ -214,7 +221,8 @@ def arguments(machine: Machine, setup: EngineSetup, *, port: int) -> list[str]:
         flags += ["--enable-dp-attention", "--dp", ranks]
     if setup.all_to_all:
         flags += ["--moe-a2a-backend", "deepep", "--deepep-mode", "normal", "--deepep-dispatcher-output-dtype", "bf16"]
-    return [*(word for pair in common.items() for word in pair), *flags, *setup.arguments]
+    given = (pair for pair in common.items() if pair[0] not in setup.without)
+    return [*(word for pair in given for word in pair), *flags, *setup.arguments]
 
 
 def _stop_all(launched: Sequence[_Launched], out: Path) -> None:

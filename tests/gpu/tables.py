@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
-Finding = dict[str, Any]
-
-
-def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table; None is an empty cell."""
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    lines += ["| " + " | ".join("" if cell is None else str(cell) for cell in row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
+from tests.gpu.hardware_tables import hardware, sizes
+from tests.gpu.markdown import Finding, markdown, of_kind
 
 
 def two_gpu_table(found: Sequence[Finding]) -> str:
     """Return all tables of the acceptance on two GPUs, with its date and what failed."""
     parts = [f"## Acceptance on two GPUs, {datetime.now(UTC):%Y-%m-%d}\n"]
-    parts += [f"Rehearsal: {finding['detail']}.\n" for finding in _of(found, "rehearsal")]
+    parts += [f"Rehearsal: {finding['detail']}.\n" for finding in of_kind(found, "rehearsal")]
     parts += [loops(found), pushes(found), recording(found)]
     parts += [layouts(found, *where) for where in _places(found)]
-    parts += [requests(found), stages(found)]
+    parts += [hardware(found), sizes(found), requests(found), stages(found)]
     return "\n".join(part for part in parts if part)
 
 
 def grid_table(found: Sequence[Finding], *, gpus: int) -> str:
     """Return all tables of the acceptance on more GPUs, with its date and what failed."""
     parts = [f"## Acceptance on {gpus} GPUs, {datetime.now(UTC):%Y-%m-%d}\n"]
-    parts += [f"Rehearsal: {finding['detail']}.\n" for finding in _of(found, "rehearsal")]
+    parts += [f"Rehearsal: {finding['detail']}.\n" for finding in of_kind(found, "rehearsal")]
     for where in _places(found):
         parts += [layouts(found, *where), predicted_steps(found, *where), verdict(found, *where)]
     parts += [largest_errors(found), plans(found)]
     parts += [
         f"Left out on engine {one['engine']}{', ' + one['case'] if one['case'] else ''}: {'; '.join(one['layouts'])}.\n"
-        for one in _of(found, "left out")
+        for one in of_kind(found, "left out")
     ]
     parts += [requests(found), stages(found)]
     return "\n".join(part for part in parts if part)
@@ -56,7 +49,7 @@ def predicted_steps(found: Sequence[Finding], engine: str, case: str) -> str:
             f"{one['moe_ms']['predicted']} / {one['moe_ms']['measured']}",
             f"{one['experts_ms']['predicted']} / {one['experts_ms']['measured']}",
         )
-        for one in _of(found, "layout step")
+        for one in of_kind(found, "layout step")
         if (one["engine"], one["case"]) == (engine, case)
     ]
     head = (
@@ -68,7 +61,9 @@ def predicted_steps(found: Sequence[Finding], engine: str, case: str) -> str:
 
 def verdict(found: Sequence[Finding], engine: str, case: str) -> str:
     """Say how moeplan's fastest layout does against the engine's initial one and eplb, and where the time went."""
-    steps = {one["layout"]: one for one in _of(found, "layout step") if (one["engine"], one["case"]) == (engine, case)}
+    steps = {
+        one["layout"]: one for one in of_kind(found, "layout step") if (one["engine"], one["case"]) == (engine, case)
+    }
     ours = [one for name, one in steps.items() if name.startswith("moeplan")]
     if not ours:
         return ""
@@ -91,10 +86,12 @@ def largest_errors(found: Sequence[Finding]) -> str:
     """The largest differences between predicted and counted or measured, over everything."""
     lines = []
     for figure in ("imbalance", "local_gpu", "copies_per_token"):
-        errors = [abs(one[figure].get("relative_error", 0.0)) for one in _of(found, "layout counts") if figure in one]
+        errors = [
+            abs(one[figure].get("relative_error", 0.0)) for one in of_kind(found, "layout counts") if figure in one
+        ]
         if errors:
             lines.append(f"Largest relative error of {figure}: {100 * max(errors):.2f} % over {len(errors)} layouts.\n")
-    errors = sorted(abs(one["relative_error"]) for one in _of(found, "layout step"))
+    errors = sorted(abs(one["relative_error"]) for one in of_kind(found, "layout step"))
     if errors:
         lines.append(
             f"Largest relative error of predicted step time: {100 * errors[-1]:.1f} %, median "
@@ -107,7 +104,7 @@ def plans(found: Sequence[Finding]) -> str:
     """Plans that could not be made, in one sentence each."""
     return "".join(
         f"No plan for {one['goal']} ({one['model']}, {one['case']}, {one['slots']} slots): {one['error'][-300:]}\n"
-        for one in _of(found, "plan")
+        for one in of_kind(found, "plan")
         if one["error"]
     )
 
@@ -127,7 +124,7 @@ def loops(found: Sequence[Finding]) -> str:
             else "NO: " + ", ".join(k for k, held in one["checks"].items() if not held),
             f"{one['failed_requests']} of {one['requests']}",
         )
-        for one in _of(found, "loop")
+        for one in of_kind(found, "loop")
     ]
     head = ("engine", "DP attention", "tokens", "imbalance planned", "moved slots", "push ms", "all checks", "failed")
     return markdown(head, rows) if rows else ""
@@ -136,8 +133,8 @@ def loops(found: Sequence[Finding]) -> str:
 def pushes(found: Sequence[Finding]) -> str:
     """Pushes under load, one row per kind."""
     rows = []
-    for how in dict.fromkeys(one["how"] for one in _of(found, "push")):
-        same = [one for one in _of(found, "push") if one["how"] == how]
+    for how in dict.fromkeys(one["how"] for one in of_kind(found, "push")):
+        same = [one for one in of_kind(found, "push") if one["how"] == how]
         rows.append(
             (
                 how,
@@ -152,11 +149,11 @@ def pushes(found: Sequence[Finding]) -> str:
                 max((one["added_gap_ms"] for one in same if "added_gap_ms" in one), default=None),
             )
         )
-    for one in _of(found, "push command"):
+    for one in of_kind(found, "push command"):
         rows.append(
             ("moeplan push, with checks", 1, *[None] * 4, round(1e3 * one["command_s"]), *[one["gap_ms"]] * 2, None)
         )
-    for one in _of(found, "gap without push"):
+    for one in of_kind(found, "gap without push"):
         rows.append(("no push", one["intervals"], *[None] * 5, one["median_ms"], one["worst_ms"], None))
     head = (
         *("push", "n", "moved GB", "changed GB", "ms on ranks", "GB/s", "round trip ms"),
@@ -165,7 +162,7 @@ def pushes(found: Sequence[Finding]) -> str:
     links = [
         f"Copies between the GPUs: {one['one_way_gb_per_s']} GB/s one way, {one['both_ways_gb_per_s_each']} GB/s each "
         "both ways.\n"
-        for one in _of(found, "link")
+        for one in of_kind(found, "link")
         if "one_way_gb_per_s" in one
     ]
     return (markdown(head, rows) + "\n" + "".join(links)) if rows else ""
@@ -181,7 +178,7 @@ def recording(found: Sequence[Finding]) -> str:
             one["median_ratio"],
             "{} .. {}".format(*one["interval_95"]),
         )
-        for one in _of(found, "recording")
+        for one in of_kind(found, "recording")
     ]
     return markdown(("phase", "pairs", "tokens/s off", "on / off (median)", "95 % interval"), rows) if rows else ""
 
@@ -189,8 +186,8 @@ def recording(found: Sequence[Finding]) -> str:
 def layouts(found: Sequence[Finding], engine: str, case: str) -> str:
     """Layouts on one engine under one kind of traffic: predicted and counted, and times by round."""
     where = (engine, case)
-    times = [one for one in _of(found, "layout times") if (one["engine"], one["case"]) == where]
-    counts = {one["layout"]: one for one in _of(found, "layout counts") if (one["engine"], one["case"]) == where}
+    times = [one for one in of_kind(found, "layout times") if (one["engine"], one["case"]) == where]
+    counts = {one["layout"]: one for one in of_kind(found, "layout counts") if (one["engine"], one["case"]) == where}
     rows = []
     for name in dict.fromkeys(one["layout"] for one in times):
         same = [one for one in times if one["layout"] == name]
@@ -215,7 +212,7 @@ def layouts(found: Sequence[Finding], engine: str, case: str) -> str:
 
 def requests(found: Sequence[Finding]) -> str:
     """How many requests failed, in all."""
-    counted = _of(found, "requests")
+    counted = of_kind(found, "requests")
     failed = sum(one["failed"] for one in counted)
     return f"Failed requests: {failed} of {sum(one['requests'] for one in counted)}.\n"
 
@@ -224,18 +221,14 @@ def stages(found: Sequence[Finding]) -> str:
     """Stages that did not end well, in one sentence each."""
     lines = [
         f"Stage {one['stage']} {one['status']}: {one['reason'].splitlines()[0]}\n"
-        for one in _of(found, "stage")
+        for one in of_kind(found, "stage")
         if one["status"] != "done"
     ]
     return "".join(lines)
 
 
 def _places(found: Sequence[Finding]) -> list[tuple[str, str]]:
-    return list(dict.fromkeys((one["engine"], one["case"]) for one in _of(found, "layout times")))
-
-
-def _of(found: Sequence[Finding], kind: str) -> list[Finding]:
-    return [finding for finding in found if finding["kind"] == kind]
+    return list(dict.fromkeys((one["engine"], one["case"]) for one in of_kind(found, "layout times")))
 
 
 def _middle(same: Sequence[Finding], figure: str) -> float | None:

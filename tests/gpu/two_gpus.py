@@ -1,4 +1,5 @@
-"""Acceptance on two GPUs: the loop under load, pushes, the cost of recording, layouts with and without an all-to-all.
+"""Acceptance on two GPUs: the loop under load, pushes, the cost of recording, layouts with and without an all-to-all,
+a hardware profile, and sizes of the cache.
 
     tests/gpu/run.sh KIT two_gpus --out OUT [--model MODEL] [--stages ...] [--budget-seconds S]
     python -m tests.gpu.two_gpus --cpu VENV --out OUT       a rehearsal, whose figures are no measurements
@@ -20,8 +21,10 @@ from pathlib import Path
 from placement.dispatch import Dispatch
 from placement.problem import Objective
 from profiler.engine.client import EngineClient
+from tests.gpu.cache_sizes import measure_size, sized_setup
 from tests.gpu.checkpoints import CHECKPOINTS
 from tests.gpu.compare import Measurement, Prediction, compare_layouts
+from tests.gpu.hardware_check import check_calibration
 from tests.gpu.layouts import baseline, domain_layout, planned, worst
 from tests.gpu.link import measure_link
 from tests.gpu.loop import run_loop
@@ -36,7 +39,7 @@ from tests.gpu.tables import two_gpu_table
 from tests.gpu.traffic import Traffic, domain_traffic, random_traffic, routed_tokens, send
 
 GPUS = 2
-STAGES = ("models", "link", "loop", "loop-dp", "push", "recording", "layouts", "all-to-all")
+STAGES = ("models", "link", "calibrate", "loop", "loop-dp", "push", "recording", "layouts", "all-to-all", "size")
 HOT_STAGES = ("push", "recording", "layouts")
 
 
@@ -70,6 +73,12 @@ class TwoGpus:
         self._loop = EngineSetup("loop", model or hot, **more)
         self._loop_dp = EngineSetup("loop-dp", model or hot, dp_attention=True, **more)
         self._hot = EngineSetup("hot", hot, **more)
+        sized = [(f"size-{redundant}", hot, redundant) for redundant in scale.sized_redundants]
+        sized += [] if model is None else [("size-model", model, scale.redundant)]
+        self._sized = [
+            sized_setup(name, path, redundant=redundant, fraction=scale.sized_fraction, extra=tuple(extra))
+            for name, path, redundant in sized
+        ]
         self._far = EngineSetup(
             "all-to-all",
             domains,
@@ -89,12 +98,14 @@ class TwoGpus:
         return [
             ("models", lambda: self._models(wanted)),
             ("link", lambda: measure_link(self._machine, self._results)),
+            ("calibrate", lambda: check_calibration(self._machine, self._results)),
             ("loop", lambda: self._on(self._loop, self._run_loop, launch=together, stop=True)),
             ("loop-dp", lambda: self._on(self._loop_dp, self._run_loop, stop=True)),
             ("push", lambda: self._on(self._hot, self._pushes)),
             ("recording", lambda: self._on(self._hot, self._recording)),
             ("layouts", lambda: self._on(self._hot, self._layouts, stop=True)),
             ("all-to-all", lambda: self._on(self._far, self._all_to_all, stop=True)),
+            ("size", self._sizes),
         ]
 
     def _models(self, wanted: Sequence[str]) -> None:
@@ -190,6 +201,14 @@ class TwoGpus:
                 prediction=Prediction(demand, routed, Dispatch.NEAREST_DYNAMIC),
                 measurement=Measurement(prefill, None, self._scale.layout_rounds, self._scale.step_repeats),
             )
+
+    def _sizes(self) -> None:
+        self._pool.stop(self._hot.name)  # still there where the stage that stops it was not wanted
+        for setup in self._sized:
+            self._on(setup, self._size, stop=True)
+
+    def _size(self, engine: Engine) -> None:
+        measure_size(self._machine, engine, self._results, fraction=self._scale.sized_fraction)
 
     def _traffic(self, size: tuple[int, int, int]) -> Traffic:
         requests, prompt_tokens, new_tokens = size
