@@ -9,10 +9,13 @@
               proposed --> rejected
               waiting, solving --> failed, cancelled
 
-    rollout   waiting --> checking --> pushing --> verifying --> applied --> rolled_back
-              waiting, checking, pushing --> refused      (nothing has moved)
-              pushing, verifying --> failed --> rolled_back
+    rollout   waiting --> checking --> pushing --> verifying --> measuring --> applied --> rolled_back
+              verifying --> applied                                   (nothing is to be measured)
+              pushing, verifying, measuring --> taking_back --> rolled_back
+              waiting, checking, pushing --> refused                  (nothing has moved)
               waiting, checking --> cancelled
+              pushing, verifying, measuring, taking_back --> failed, superseded, unconfirmed
+              failed, unconfirmed --> rolled_back                     (by a later rollout)
 
     job       queued --> running --> succeeded, failed, cancelled
               queued --> failed, cancelled
@@ -68,11 +71,37 @@ class RolloutState(State):
     CHECKING = "checking", "The engine is read; nothing has moved."
     PUSHING = "pushing", "Layers are being changed."
     VERIFYING = "verifying", "Every rank's map and every slot's weights are read back."
+    MEASURING = "measuring", "What the layout is worth is measured on the engine's own traffic."
+    TAKING_BACK = "taking_back", "The layout before is being put back; the error or the verdict says why."
     APPLIED = "applied", "The engine runs the layout, on every rank, with the right weights."
     REFUSED = "refused", "Nothing has moved: the engine, the layout or the limits do not allow it."
-    FAILED = "failed", "The engine does not run what was pushed; the error says what it runs."
-    ROLLED_BACK = "rolled_back", "It was applied, and a later rollout put the layout before it back."
+    FAILED = "failed", "The engine runs some of it, or not with the right weights; the error says what it runs."
+    SUPERSEDED = (
+        "superseded",
+        "The engine was started anew, or somebody else changed its layout: it does not run this one, and it was left "
+        "alone.",
+    )
+    UNCONFIRMED = (
+        "unconfirmed",
+        "The engine stopped answering after layers may have moved: what it runs is not known until it is read again.",
+    )
+    ROLLED_BACK = "rolled_back", "The layout before it was put back, by itself or by a later rollout."
     CANCELLED = "cancelled", "It was stopped before anything moved."
+
+    @property
+    def ended(self) -> bool:
+        """Whether its job has nothing more to do."""
+        return self in (
+            RolloutState.APPLIED, RolloutState.REFUSED, RolloutState.FAILED, RolloutState.SUPERSEDED,
+            RolloutState.UNCONFIRMED, RolloutState.ROLLED_BACK, RolloutState.CANCELLED,
+        )  # fmt: skip
+
+    @property
+    def moves_layers(self) -> bool:
+        """Whether the engine may be between two layouts: such a rollout is let end, and never cut off."""
+        return self in (
+            RolloutState.PUSHING, RolloutState.VERIFYING, RolloutState.MEASURING, RolloutState.TAKING_BACK,
+        )  # fmt: skip
 
 
 class JobState(State):
@@ -126,6 +155,7 @@ class Level(StrEnum):
 
 
 _T, _P, _R, _J = TraceState, PlanState, RolloutState, JobState
+_LOST = (_R.FAILED, _R.SUPERSEDED, _R.UNCONFIRMED)
 
 NEXT: Mapping[type[State], Mapping[State, tuple[State, ...]]] = {
     TraceState: {
@@ -143,10 +173,13 @@ NEXT: Mapping[type[State], Mapping[State, tuple[State, ...]]] = {
     RolloutState: {
         _R.WAITING: (_R.CHECKING, _R.REFUSED, _R.CANCELLED),
         _R.CHECKING: (_R.PUSHING, _R.REFUSED, _R.CANCELLED),
-        _R.PUSHING: (_R.VERIFYING, _R.REFUSED, _R.FAILED),
-        _R.VERIFYING: (_R.APPLIED, _R.FAILED),
+        _R.PUSHING: (_R.VERIFYING, _R.TAKING_BACK, _R.REFUSED, *_LOST),
+        _R.VERIFYING: (_R.MEASURING, _R.APPLIED, _R.TAKING_BACK, *_LOST),
+        _R.MEASURING: (_R.APPLIED, _R.TAKING_BACK, *_LOST),
+        _R.TAKING_BACK: (_R.ROLLED_BACK, *_LOST),
         _R.APPLIED: (_R.ROLLED_BACK,),
         _R.FAILED: (_R.ROLLED_BACK,),
+        _R.UNCONFIRMED: (_R.ROLLED_BACK,),
     },
     JobState: {
         _J.QUEUED: (_J.RUNNING, _J.CANCELLED, _J.FAILED),

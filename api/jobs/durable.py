@@ -25,7 +25,7 @@ APPLICATION = "moeplan"
 QUEUE = "jobs"
 WORKFLOW = "job"
 
-STEPS_VERSION = "1"
+STEPS_VERSION = "2"
 """Rises when a job's steps change so that one begun by an older moeplan cannot go on; it waits for an old worker."""
 
 POLL_S = 0.5

@@ -1,169 +1,188 @@
-"""The job that brings a layout into an engine, told by reading the engine and never by memory.
+"""Bringing a layout into an engine, told by reading the engine and never by memory.
 
 Before anything moves, the engine as it was is stored and the rollout is ``pushing``. A worker that takes the job up
 again reads the engine: all layers old, the push never began and begins now; all new, it was done and is verified; some
 of each, the rest is pushed; anything else, somebody else changed the engine and nothing more is done to it. Every push
 names the layout it expects, so that a worker which only seemed dead cannot push a second time.
+
+What fails after layers may have moved is judged by reading the engine once more (:mod:`profiler.engine.recognise`):
+the layout before is put back where the engine is explained by this rollout, and the engine is left alone where it is
+not.
 """
 
 from __future__ import annotations
 
-import json
-import time
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from api.errors import JobStopped
+from api.jobs import rollout_engine as on_engine
 from api.jobs.durable import Json
-from api.jobs.running import Finish, JobRun
-from api.service.engine_access import engine_client, with_retries
+from api.jobs.rollout_engine import REFUSED, UNREAD, Aim
+from api.jobs.rollout_row import end, go_to
+from api.jobs.running import Finish, JobRun, StepFailed
 from api.states import RolloutState
 from api.store import engines, plans
-from api.store.audit import change_state
-from api.store.columns import now
-from api.store.database import Session
-from api.store.models import Engine, Rollout
-from placement.layout import Layout
-from profiler.engine.client import PUSH_TIMEOUT_S, EngineClient
-from profiler.engine.contract import Placement
-from profiler.engine.contract_push import PushRequest
-from profiler.engine.preflight import check_ranks_agree, preflight
-from profiler.engine.push import push_checked
-from profiler.engine.verify import expert_weights
-from profiler.errors import LayoutHashMismatch, PostPushCheckFailed
-from profiler.plan_file import plan_from_document
+from profiler.engine.recognise import Found
 
-QUIET_POLL_S = 0.5
+UNANSWERED = ("ENGINE_UNREACHABLE", "ENGINE_FAILED", "ENGINE_ANSWER_INVALID", "ENGINE_RESTING", "APPLY_STALLED")
+"""Errors after which only the engine itself can say what was done."""
+
+SOMEBODY_ELSE = ("LAYOUT_HASH_MISMATCH", "ENGINE_RESTARTED", "LAYOUT_MISMATCH", "SLOT_COUNT_MISMATCH")
+"""Errors of an engine that is not what this rollout has made of it."""
 
 
 def roll_out(run: JobRun) -> Finish:
-    """Check, push, verify."""
-    rollout, engine = _begin(run)
-    layout = target_layout(run, rollout)
-    before = run.step("check", lambda: _check(run, engine, layout))
-    _go_to(run, RolloutState.PUSHING, before)
-    pushed = run.step("push", lambda: _push(run, engine, rollout, layout, before))
-    _go_to(run, RolloutState.VERIFYING, before)
-    run.step("verify", lambda: _verify(run, engine, layout))
-    return lambda session: _finish(session, run, pushed)
+    """Do the job of one rollout; the job succeeds when the layout is applied, and fails with the reason otherwise."""
+    outcome = carry_out(run, run.subject_id)
+    if outcome["state"] != RolloutState.APPLIED:
+        raise StepFailed(outcome["error"])
+    return lambda session: outcome
 
 
-def target_layout(run: JobRun, rollout: Rollout) -> Layout:
-    """Return the layout to bring in: a plan's, or the one that an earlier rollout replaced."""
-    files = run.service.files
+def carry_out(run: JobRun, rollout_id: str, *, progress: tuple[float, float] = (0.0, 1.0)) -> Json:
+    """Check, push, verify and measure a rollout inside a running job, and take it back by itself if need be.
+
+    The rollout is a row made by :func:`api.service.rollouts.begin` (a job of its own) or
+    :func:`api.service.rollouts.begin_within` (inside another job); its ``job_id`` is the running job's. The steps are
+    durable and named after the rollout, so one job may carry out several, one after the other. Called again by a
+    worker that took the job up, it goes on where it was, and returns the same once it has ended.
+
+    Parameters
+    ----------
+    run
+        The running job, of the rollout's engine.
+    rollout_id
+    progress
+        Part of the job's progress that the rollout is.
+
+    Returns
+    -------
+    dict
+        How it ended; never half-way, and errors are results too. ``state`` is one of
+
+        - ``applied``: the engine runs the layout, read back and (if asked for and possible) measured;
+        - ``rolled_back``: it was taken back by itself, because the check after the push failed or the measure was
+          worse than the layout before; ``error`` says why, the engine runs ``from_hash`` again, read back;
+        - ``refused``: nothing has moved;
+        - ``failed``: the engine does not run the layout as it should and could not be taken back;
+        - ``superseded``: the engine was started anew or somebody else changed it; it was left alone;
+        - ``unconfirmed``: the engine stopped answering after layers may have moved.
+
+        Beside it ``rollout_id``, ``sentence`` (for people), ``layout_hash`` (what the engine ran when last read, or
+        None), ``from_hash``, ``to_hash``, ``status``, ``moved_slots``, ``moved_bytes`` (of the push, None where there
+        was none), ``predicted``, ``measured``, ``measured_before``, ``verdict``, ``warnings``, and ``error`` (``code``,
+        ``detail``, ``remedies``; None exactly when applied).
+
+    Raises
+    ------
+    JobStopped
+        The job was cancelled before anything moved; the rollout is ``cancelled``.
+    JobTakenOver
+        Another worker has the job; nothing more is written here.
+    """
+    work = _begin(run, rollout_id, progress)
+    try:
+        checked = work.step("check", lambda: on_engine.check(work.aim))
+    except StepFailed as failed:
+        if failed.error["code"] == JobStopped.code:
+            raise
+        return work.end(RolloutState.REFUSED, error=failed.error)
+    return _push(work, checked)
+
+
+def _push(work: _Work, checked: Json) -> Json:
+    work.go_to(
+        RolloutState.PUSHING,
+        from_hash=checked["layout_hash"],
+        from_sha256=checked["sha256"],
+        runs_hash=checked["layout_hash"],
+        warnings=checked["warnings"],
+    )
+    try:
+        pushed = work.step("push", lambda: on_engine.push(work.aim, checked))
+    except StepFailed as failed:
+        error = failed.error
+        read = work.step("read after the push", lambda: on_engine.read_after_push(work.aim, checked, error))
+        if read["found"] in (REFUSED, Found.OLD):
+            return work.end(RolloutState.REFUSED, error=error, runs_hash=read["layout_hash"])
+        if read["found"] != Found.NEW or error["code"] not in UNANSWERED:
+            return _after_a_failure(work, checked, read, error)
+        pushed = {"status": "applied", "answer_lost": True, "sentence": f"{error['detail']} {read['sentence']}"}
+    return _verify(work, checked, pushed)
+
+
+def _verify(work: _Work, checked: Json, pushed: Json) -> Json:
+    """Read back once more; where the push's own answer was lost, with the checksums of every slot."""
+    work.go_to(RolloutState.VERIFYING, result=pushed)
+    lost = bool(pushed.get("answer_lost"))
+    error: Json = {}
+    for attempt in ("verify", "verify again"):
+        try:
+            verified = work.step(attempt, lambda: on_engine.verify(work.aim, checked, weights=lost))
+        except StepFailed as failed:
+            error = failed.error
+        else:
+            return work.end(RolloutState.APPLIED, why=pushed["sentence"], runs_hash=verified["layout_hash"])
+        read = work.step(f"read after {attempt}", lambda: on_engine.read(work.aim, checked))
+        if read["found"] != Found.NEW or error["code"] not in UNANSWERED:
+            return _after_a_failure(work, checked, read, error)
+    return work.end(RolloutState.UNCONFIRMED, error=error)
+
+
+def _after_a_failure(work: _Work, checked: Json, read: Json, error: Json) -> Json:
+    """End a rollout by what the engine was found to be, or put the layout before back where that is explained."""
+    found = read["found"]
+    told = {**error, "detail": f"{error['detail']} {read['sentence']}"}
+    if found in (UNREAD, Found.PUSHING):
+        return work.end(RolloutState.UNCONFIRMED, error=told, runs_hash=read["layout_hash"])
+    if found not in (Found.NEW, Found.MIXED):
+        return work.end(RolloutState.SUPERSEDED, error=told, runs_hash=read["layout_hash"])
+    if work.takes_back or error["code"] == "WEIGHTS_CHANGED":
+        # There is nothing before that to go back to, or nothing to check it with.
+        return work.end(RolloutState.FAILED, error=told, runs_hash=read["layout_hash"])
+    return take_back(work, checked, error)
+
+
+def take_back(work: _Work, checked: Json, error: Json) -> Json:
+    """Put the layout before back; ``error`` is why."""
+    work.go_to(RolloutState.TAKING_BACK, error=error)
+    try:
+        taken = work.step("take back", lambda: on_engine.take_back(work.aim, checked))
+    except StepFailed as failed:
+        why = failed.error
+        told = {**error, "detail": f"{error['detail']} It could not be taken back: {why['detail']}"}
+        if why["code"] in UNANSWERED:
+            return work.end(RolloutState.UNCONFIRMED, error=told, runs_hash=None)
+        state = RolloutState.SUPERSEDED if why["code"] in SOMEBODY_ELSE else RolloutState.FAILED
+        return work.end(state, error=told)
+    told = {**error, "detail": f"{error['detail']} It was taken back: {taken['sentence']}"}
+    return work.end(RolloutState.ROLLED_BACK, error=told, taken_back=taken, runs_hash=taken["layout_hash"])
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One rollout and the job that carries it out."""
+
+    run: JobRun
+    aim: Aim
+    takes_back: bool
+
+    def step(self, name: str, action: Any) -> Json:
+        return self.run.step(f"rollout {self.aim.rollout_id}: {name}", action)
+
+    def go_to(self, state: RolloutState, **fields: Any) -> None:
+        go_to(self.run, self.aim.rollout_id, state, **fields)
+
+    def end(self, state: RolloutState, *, why: str = "", error: Json | None = None, **fields: Any) -> Json:
+        told = why or ("" if error is None else str(error["detail"]))
+        return end(self.run, self.aim.rollout_id, state, why=told, error=error, **fields)
+
+
+def _begin(run: JobRun, rollout_id: str, progress: tuple[float, float]) -> _Work:
+    go_to(run, rollout_id, RolloutState.CHECKING)
     with run.service.database.reading() as session:
-        if rollout.takes_back_id is not None:
-            earlier = plans.find_rollout(session, rollout.takes_back_id)
-            placement = Placement.from_json(json.loads(files.read(str(earlier.from_sha256))))
-            return Layout(placement.map_LP, gpus=placement.ep_size, experts=placement.experts)
-        plan = plans.find(session, str(rollout.plan_id))
-    return plan_from_document(json.loads(files.read(str(plan.sha256))), name=f"plan {plan.id}").layout
-
-
-def _begin(run: JobRun) -> tuple[Rollout, Engine]:
-    with run.service.database.writing() as session:
-        rollout = plans.find_rollout(session, run.subject_id)
-        if rollout.state is RolloutState.WAITING:
-            change_state(session, rollout, RolloutState.CHECKING, run.actor)
-        return rollout, engines.find(session, rollout.engine_id)
-
-
-def _check(run: JobRun, engine: Engine, layout: Layout) -> Json:
-    """Read the engine and keep what it was, with the checksums of every slot, before anything moves."""
-    run.report(0.1, "reading the engine")
-    with engine_client(run.service, engine) as client:
-        found = with_retries(lambda: preflight(client, layout))
-    stored = run.service.files.put_bytes(json.dumps(found.placement.to_json(), separators=(",", ":")).encode())
-    warnings = [notice.to_dict() for notice in found.notices]
-    return {"sha256": stored.sha256, "layout_hash": found.placement.layout_hash, "warnings": warnings}
-
-
-def _push(run: JobRun, engine: Engine, rollout: Rollout, layout: Layout, before: Json) -> Json:
-    run.report(0.3, "pushing")
-    was = Placement.from_json(json.loads(run.service.files.read(before["sha256"])))
-    trusted = _last_trusted(run, rollout) or was
-    with engine_client(run.service, engine) as client:
-        if run.attempt > 1:
-            _wait_for_quiet(client)
-        found = with_retries(lambda: preflight(client, layout))
-        _require_explained(client, found.placement, was, layout)
-        request = PushRequest(
-            map_LP=layout.slot_to_expert_LP,
-            expected_layout_hash=found.placement.layout_hash,
-            layers_per_chunk=rollout.pace.get("layers_per_chunk"),
-            pause_s=rollout.pace.get("pause_s", 0.0),
-            dry_run=False,
-        )
-        # The weights are those of before the first attempt: after half a push the slots prove nothing themselves.
-        result = push_checked(
-            client, found, request, weights=expert_weights(trusted), history=None, timeout_s=PUSH_TIMEOUT_S
-        )
-    resumed = found.placement.layout_hash != was.layout_hash
-    return {**result.to_dict(), "resumed": resumed, "previous_layout_hash": was.layout_hash}
-
-
-def _verify(run: JobRun, engine: Engine, layout: Layout) -> Json:
-    """Read once more, after the push, that the engine serves and that every rank runs the layout."""
-    run.report(0.9, "verifying")
-    with engine_client(run.service, engine) as client:
-        with_retries(client.require_alive)
-        placement = with_retries(client.placement)
-    check_ranks_agree(placement)
-    if placement.layout_hash != layout.hash:
-        raise PostPushCheckFailed(
-            f"{engine.url} runs layout {placement.layout_hash[:12]} by now, not {layout.hash[:12]} that was pushed and "
-            "verified: somebody else has changed it."
-        )
-    return {"layout_hash": placement.layout_hash, "generation": placement.generation}
-
-
-def _last_trusted(run: JobRun, rollout: Rollout) -> Placement | None:
-    """Return the engine before a rollout that failed and is now taken back; its slots may hold anything since."""
-    if rollout.takes_back_id is None:
-        return None
-    with run.service.database.reading() as session:
-        earlier = plans.find_rollout(session, rollout.takes_back_id)
-    if earlier.state is not RolloutState.FAILED:
-        return None
-    return Placement.from_json(json.loads(run.service.files.read(str(earlier.from_sha256))))
-
-
-def _wait_for_quiet(client: EngineClient) -> None:
-    """Wait until the push that a dead worker had sent is over: the engine goes on with it alone."""
-    until_s = time.monotonic() + PUSH_TIMEOUT_S
-    while with_retries(client.placement).push_in_progress and time.monotonic() < until_s:
-        time.sleep(QUIET_POLL_S)
-
-
-def _require_explained(client: EngineClient, now_: Placement, was: Placement, layout: Layout) -> None:
-    """Refuse to touch an engine that runs neither the layout of before nor parts of the new one."""
-    is_old_L = (now_.map_LP == was.map_LP).all(axis=1)
-    is_new_L = (now_.map_LP == layout.slot_to_expert_LP).all(axis=1)
-    if not (is_old_L | is_new_L).all():
-        others = np.flatnonzero(~(is_old_L | is_new_L)).tolist()
-        raise LayoutHashMismatch(
-            f"{client.url} runs layout {now_.layout_hash[:12]}: layers {others} are neither as they were before this "
-            "rollout nor as it wants them, so somebody else has changed them. Nothing more was done."
-        )
-
-
-def _go_to(run: JobRun, state: RolloutState, before: Json) -> None:
-    with run.service.database.writing() as session:
-        run.require_mine(session)
-        rollout = plans.find_rollout(session, run.subject_id)
-        if rollout.state is state or (state is RolloutState.PUSHING and rollout.state is RolloutState.VERIFYING):
-            return
-        rollout.from_hash, rollout.from_sha256 = before["layout_hash"], before["sha256"]
-        rollout.warnings = before["warnings"]
-        change_state(session, rollout, state, run.actor)
-
-
-def _finish(session: Session, run: JobRun, pushed: dict[str, Any]) -> Json:
-    rollout = plans.find_rollout(session, run.subject_id)
-    rollout.result = pushed
-    rollout.ended_at = now()
-    change_state(session, rollout, RolloutState.APPLIED, run.actor, why=str(pushed.get("sentence", "")))
-    if rollout.takes_back_id is not None:
-        earlier = plans.find_rollout(session, rollout.takes_back_id)
-        change_state(session, earlier, RolloutState.ROLLED_BACK, run.actor, why=rollout.reason)
-    return {"rollout_id": rollout.id, "layout_hash": rollout.to_hash, "status": pushed["status"]}
+        rollout = plans.find_rollout(session, rollout_id)
+        engine = engines.find(session, rollout.engine_id)
+    aim = Aim(run, rollout, engine, on_engine.target_layout(run.service, rollout), progress)
+    return _Work(run, aim, takes_back=rollout.takes_back_id is not None)

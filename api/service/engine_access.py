@@ -76,6 +76,7 @@ def _note_failure(service: Service, engine_id: str, error: CodedError) -> None:
     with service.database.writing() as session:
         engine = engines.find(session, engine_id)
         engine.failures_in_row += 1
+        engine.failures += 1
         engine.state = EngineState.UNREACHABLE
         engine.error = {"code": error.code, "detail": error.detail}
         beyond = engine.failures_in_row - FAILURES_BEFORE_REST

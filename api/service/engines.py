@@ -65,6 +65,7 @@ def register(
         state=EngineState.UNKNOWN,
         warnings=[],
         failures_in_row=0,
+        failures=0,
         version=1,
         created_at=now(),
     )

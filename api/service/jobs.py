@@ -5,7 +5,7 @@ from __future__ import annotations
 from api.errors import WrongState
 from api.service.context import Service
 from api.service.subjects import give_up
-from api.states import JobKind, JobState, RolloutState
+from api.states import JobKind, JobState
 from api.store import audit, jobs, plans
 from api.store.audit import Actor, change_state
 from api.store.columns import now
@@ -49,11 +49,11 @@ def cancel(session: Session, actor: Actor, job: Job, *, why: str) -> None:
     """
     if job.state.ended:
         raise WrongState(f"the job is {job.state}: {job.state.sentence}")
-    if job.kind is JobKind.ROLLOUT:
-        state = plans.find_rollout(session, job.subject_id).state
-        if state in (RolloutState.PUSHING, RolloutState.VERIFYING):
+    for rollout in plans.rollouts_of_job(session, job.id):
+        if rollout.state.moves_layers:
             raise WrongState(
-                f"the rollout is {state}: {state.sentence} Let it end, then roll it back if it is not wanted."
+                f"the rollout {rollout.id} is {rollout.state}: {rollout.state.sentence} Let it end, then roll it back "
+                "if it is not wanted."
             )
     job.cancel_asked_at = job.cancel_asked_at or now()
     audit.record(session, actor, "job.cancel_asked", job, why=why)

@@ -10,9 +10,7 @@ from api.store import plans, traces
 from api.store.audit import Actor, change_state
 from api.store.columns import now
 from api.store.database import Session
-from api.store.models import Job
-
-REFUSED_AS_A_WHOLE = ("LAYOUT_HASH_MISMATCH", "ENGINE_BUSY", "ENGINE_REFUSED", "ENGINE_RESTING", "SECRET_MISSING")
+from api.store.models import Job, Rollout
 
 
 def give_up(session: Session, job: Job, actor: Actor, *, error: dict[str, Any] | None, why: str = "") -> None:
@@ -35,24 +33,19 @@ def give_up(session: Session, job: Job, actor: Actor, *, error: dict[str, Any] |
         to = PlanState.CANCELLED if error is None else PlanState.FAILED
         if may_follow(plan.state, to):
             change_state(session, plan, to, actor, why=why or (error or {}).get("detail", ""))
-    else:
-        _give_up_rollout(session, job, actor, error=error, why=why)
+    for rollout in plans.rollouts_of_job(session, job.id):
+        if not rollout.state.ended:
+            _give_up_rollout(session, rollout, actor, error=error, why=why)
 
 
-def _give_up_rollout(session: Session, job: Job, actor: Actor, *, error: dict[str, Any] | None, why: str) -> None:
-    rollout = plans.find_rollout(session, job.subject_id)
+def _give_up_rollout(
+    session: Session, rollout: Rollout, actor: Actor, *, error: dict[str, Any] | None, why: str
+) -> None:
+    """End a rollout whose job broke before it could end it itself: nothing has moved, or nobody knows what has."""
     rollout.error = error
     rollout.ended_at = now()
-    if error is None:
-        to = RolloutState.CANCELLED
-    elif rollout.state in (RolloutState.WAITING, RolloutState.CHECKING) or _moved_nothing(job, error):
-        to = RolloutState.REFUSED
+    if rollout.state.moves_layers:
+        to = RolloutState.UNCONFIRMED
     else:
-        to = RolloutState.FAILED
-    if may_follow(rollout.state, to):
-        change_state(session, rollout, to, actor, why=why or (error or {}).get("detail", ""))
-
-
-def _moved_nothing(job: Job, error: dict[str, Any]) -> bool:
-    """Whether a push was refused as a whole. An attempt after one that died may find half of that one's work."""
-    return job.attempts == 1 and error["code"] in REFUSED_AS_A_WHOLE
+        to = RolloutState.CANCELLED if error is None else RolloutState.REFUSED
+    change_state(session, rollout, to, actor, why=why or (error or {}).get("detail", ""))

@@ -52,6 +52,11 @@ def find_rollout(session: Session, rollout_id: str) -> Rollout:
     return rollout
 
 
+def rollouts_of_job(session: Session, job_id: str) -> Sequence[Rollout]:
+    """Return the rollouts that a job carries out, oldest first."""
+    return session.scalars(select(Rollout).where(Rollout.job_id == job_id).order_by(Rollout.id)).all()
+
+
 def rollouts(session: Session, paging: Paging, *, engine_id: str | None = None) -> Page[Rollout]:
     query = select(Rollout)
     if engine_id is not None:

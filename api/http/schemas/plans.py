@@ -122,8 +122,15 @@ class RolloutOut(BaseModel):
     from_hash: str | None
     to_hash: str
     pace: dict[str, Any]
-    result: dict[str, Any] | None
-    measured: dict[str, Any] | None
+    runs_hash: str | None = Field(description="The layout that the engine ran when last read for this rollout.")
+    result: dict[str, Any] | None = Field(description="What the engine said of the push.")
+    taken_back: dict[str, Any] | None = Field(description="What it said when the layout before was put back by itself.")
+    measure_seconds: float
+    roll_back_margin: float
+    predicted: dict[str, Any] | None = Field(description="The plan's own figures.")
+    measured: dict[str, Any] | None = Field(description="The layout's figures on the traffic after the push.")
+    measured_before: dict[str, Any] | None = Field(description="Those of the layout before, on the same traffic.")
+    verdict: dict[str, Any] | None = Field(description="What the comparison came to, or why there was none.")
     warnings: list[Warned]
     error: ErrorOut | None
     reason: str

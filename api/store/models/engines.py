@@ -44,6 +44,9 @@ class Engine(Base):
     read_at: Mapped[datetime | None] = mapped_column(Moment)
     error: Mapped[dict[str, Any] | None] = mapped_column(Document)
     failures_in_row: Mapped[int] = mapped_column(Integer)
+    failures: Mapped[int] = mapped_column(Integer, server_default="0")
+    """All failures so far, for the counter of errors."""
+
     resting_until: Mapped[datetime | None] = mapped_column(Moment)
     """Until then nothing is asked of it: the circuit is open."""
 

@@ -73,11 +73,34 @@ class Rollout(Base):
     to_hash: Mapped[str] = mapped_column(String(64))
     pace: Mapped[dict[str, Any]] = mapped_column(Document)
     result: Mapped[dict[str, Any] | None] = mapped_column(Document)
+    taken_back: Mapped[dict[str, Any] | None] = mapped_column(Document)
+    """What the engine said when the layout before was put back by itself."""
+
+    runs_hash: Mapped[str | None] = mapped_column(String(64))
+    """The layout that the engine ran when it was last read for this rollout."""
+
+    measure_seconds: Mapped[float] = mapped_column(Float, server_default="0")
+    """How long demand is recorded after the push; 0 measures nothing."""
+
+    roll_back_margin: Mapped[float] = mapped_column(Float, server_default="0.05")
+    """How much worse than the layout before, as a share of its figure, is taken back by itself."""
+
+    predicted: Mapped[dict[str, Any] | None] = mapped_column(Document)
+    """The plan's own figures."""
+
     measured: Mapped[dict[str, Any] | None] = mapped_column(Document)
+    """The layout's figures on the demand that was recorded after the push."""
+
+    measured_before: Mapped[dict[str, Any] | None] = mapped_column(Document)
+    """The figures of the layout before on that same demand."""
+
+    verdict: Mapped[dict[str, Any] | None] = mapped_column(Document)
+    """What the comparison came to, or why there was none, with a sentence."""
+
     warnings: Mapped[list[dict[str, str]]] = mapped_column(Document)
     error: Mapped[dict[str, Any] | None] = mapped_column(Document)
     reason: Mapped[str] = mapped_column(Text)
-    job_id: Mapped[str | None] = mapped_column(String(40))
+    job_id: Mapped[str | None] = mapped_column(String(40), index=True)
     created_by: Mapped[str] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(Moment)
     ended_at: Mapped[datetime | None] = mapped_column(Moment)

@@ -229,7 +229,9 @@ def test_an_engine_that_somebody_else_changed_is_left_alone(sqlite_service: Serv
     assert job.error is not None
     assert job.error["code"] == "LAYOUT_HASH_MISMATCH"
     with service.database.reading() as session:
-        assert plans.find_rollout(session, rollout_id).state is RolloutState.FAILED
+        rollout = plans.find_rollout(session, rollout_id)
+    assert rollout.state is RolloutState.SUPERSEDED
+    assert rollout.runs_hash == other.hash
 
 
 def test_a_recording_whose_worker_is_killed_is_stopped_and_made_again(sqlite_service: Service) -> None:
