@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.api.cli.command import Moeplan
 from tests.engine.engine_server import (
     ALL_TO_ALL,
     BALANCING,
     DP_ATTENTION,
+    INT8,
     KIT,
     PLAIN,
     PROTECTED_WITHOUT_DISPATCH,
@@ -22,7 +24,14 @@ from tests.engine.engine_server import (
 
 ENVIRONMENT_VARIABLE = "MOEPLAN_SGLANG_VENV"
 CORE_ENGINES = ("engine", "all_to_all_engine")
-ENGINE_FIXTURES = ("engine", "dp_engine", "all_to_all_engine", "protected_engine", "balancing_engine")
+ENGINE_FIXTURES = (
+    "engine",
+    "dp_engine",
+    "all_to_all_engine",
+    "protected_engine",
+    "balancing_engine",
+    "int8_engine",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,34 +71,44 @@ def environment() -> Path:
 
 @pytest.fixture(scope="session")
 def random_model(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("random-moe")
-    subprocess.check_call([str(environment / "bin" / "python"), str(KIT / "random_model.py"), str(folder)])
-    return folder
+    return written_model(environment, tmp_path_factory.mktemp("random-moe"))
 
 
 @pytest.fixture(scope="session")
 def other_weights(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of the same model with other weights."""
-    folder = tmp_path_factory.mktemp("other-moe")
-    subprocess.check_call([str(environment / "bin" / "python"), str(KIT / "random_model.py"), str(folder), "4321"])
+    return written_model(environment, tmp_path_factory.mktemp("other-moe"), "--seed", "4321")
+
+
+@pytest.fixture(scope="session")
+def int8_model(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint whose experts are int8, with scales."""
+    return written_model(environment, tmp_path_factory.mktemp("int8-moe"), "--precision", "int8")
+
+
+def written_model(environment: Path, folder: Path, *options: str) -> Path:
+    """Write a checkpoint with the kit's script, in the engine's environment, and return its folder."""
+    subprocess.check_call([str(environment / "bin" / "python"), str(KIT / "random_model.py"), str(folder), *options])
     return folder
 
 
 class OneEngine:
-    """Keeps one engine running, and another in its place when a test asks for another setup."""
+    """Keeps one engine running, and another in its place when a test asks for another setup or model."""
 
     def __init__(self, environment: Path, model: Path, folders: pytest.TempPathFactory) -> None:
         self._environment, self._model, self._folders = environment, model, folders
-        self._setup: EngineSetup | None = None
+        self._started: tuple[EngineSetup, Path] | None = None
         self._stack = ExitStack()
         self._server: EngineServer | None = None
 
-    def get(self, setup: EngineSetup) -> EngineServer:
-        if self._server is None or setup != self._setup:
+    def get(self, setup: EngineSetup, *, model: Path | None = None) -> EngineServer:
+        """Return a running engine, of the usual model unless another is named."""
+        wanted = (setup, model or self._model)
+        if self._server is None or wanted != self._started:
             self.stop()
-            running = engine_server(self._environment, self._model, self._folders.mktemp("engine"), setup=setup)
+            running = engine_server(self._environment, wanted[1], self._folders.mktemp("engine"), setup=setup)
             self._server = self._stack.enter_context(running)
-            self._setup = setup
+            self._started = wanted
         return self._server
 
     def stop(self) -> None:
@@ -127,3 +146,16 @@ def protected_engine(one_engine: OneEngine) -> EngineServer:
 @pytest.fixture
 def balancing_engine(one_engine: OneEngine) -> EngineServer:
     return one_engine.get(BALANCING)
+
+
+@pytest.fixture
+def moeplan(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Moeplan:
+    """The command, with no engine's layouts remembered and no key."""
+    monkeypatch.setenv("MOEPLAN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.delenv("MOEPLAN_ENGINE_KEY", raising=False)
+    return Moeplan(capsys)
+
+
+@pytest.fixture
+def int8_engine(one_engine: OneEngine, int8_model: Path) -> EngineServer:
+    return one_engine.get(INT8, model=int8_model)

@@ -83,6 +83,9 @@ ALL_TO_ALL = EngineSetup(
 )
 """Two data-parallel ranks that send tokens to each other: SGLang's "nearest" dispatch, over gloo."""
 
+INT8 = EngineSetup(plugins=("cpu_shim", "faults", "int8"))
+"""For a checkpoint whose experts are int8."""
+
 REBALANCE_STEPS = 60
 
 BALANCING = EngineSetup(

@@ -25,13 +25,6 @@ WITHIN = 0.01
 """Relative difference that the issue allows between predicted and measured figures."""
 
 
-@pytest.fixture
-def moeplan(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Moeplan:
-    monkeypatch.setenv("MOEPLAN_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.delenv("MOEPLAN_ENGINE_KEY", raising=False)
-    return Moeplan(capsys)
-
-
 def send_traffic(engine: EngineServer) -> None:
     """Send the same requests, each at the same home rank, whatever is cached."""
     engine.flush_cache()

@@ -1,15 +1,17 @@
 """Write a random Qwen3-MoE checkpoint of about 2.5 MB: three MoE layers of 16 experts, top-4.
 
-    python random_model.py FOLDER [SEED]
+    python random_model.py FOLDER [--seed SEED] [--precision int8]
 
 Some experts' router rows are longer than others', so that some are hot. Weights are float32: in bfloat16 a new layout
-changes the order of sums and with it greedy outputs. The tokenizer has one token per byte.
+changes the order of sums and with it greedy outputs. In int8 the experts' weights have a float32 scale for every
+row (SGLang's ``w8a8_int8``), and experts differ in the size of their scales. The tokenizer has one token per
+byte.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 LAYERS, EXPERTS, TOP_K = 3, 16, 4
@@ -52,19 +54,46 @@ CONFIG = {
 }
 
 
-def write_model(folder: Path, *, seed: int) -> Path:
-    """Write checkpoint, configuration and tokenizer into a folder and return it."""
+INT8_EXPERTS = {"quant_method": "w8a8_int8", "ignore": ["lm_head", "re:.*self_attn.*"]}
+
+
+def write_model(folder: Path, *, seed: int, precision: str = "float32") -> Path:
+    """Write checkpoint, configuration and tokenizer into a folder and return it; the experts are float32 or int8."""
+    of_experts = {"float32": ({}, dict), "int8": ({"quantization_config": INT8_EXPERTS}, _with_int8_experts)}
+    described, packed = of_experts[precision]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG, indent=1))
+    (folder / "config.json").write_text(json.dumps(CONFIG | described, indent=1))
     (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 256, "eos_token_id": 256}))
-    _write_weights(folder, seed=seed)
+    _save(packed(_weights(seed=seed)), folder / "model.safetensors")
     write_tokenizer(folder)
     return folder
 
 
-def _write_weights(folder: Path, *, seed: int) -> None:
-    import torch
+def _save(tensors: dict, file: Path) -> None:
     from safetensors.torch import save_file
+
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def _with_int8_experts(tensors: dict) -> dict:
+    """Return the tensors with the experts' matrices in int8, a scale for every row, as ``w8a8_int8`` names them."""
+    import torch
+
+    packed = {}
+    for name, tensor in tensors.items():
+        if ".mlp.experts." not in name:
+            packed[name] = tensor
+            continue
+        expert = int(name.split(".experts.")[1].split(".")[0])
+        tensor = tensor * (0.5 + 1.5 * expert / EXPERTS)
+        scale = tensor.abs().amax(dim=1, keepdim=True) / 127
+        packed[name] = torch.round(tensor / scale).to(torch.int8)
+        packed[f"{name}_scale"] = scale
+    return packed
+
+
+def _weights(*, seed: int) -> dict:
+    import torch
 
     generator = torch.Generator().manual_seed(seed)
 
@@ -93,7 +122,7 @@ def _write_weights(folder: Path, *, seed: int) -> None:
         tensors[f"{at}mlp.gate.weight"] = normal(EXPERTS, HIDDEN, std=HIDDEN**-0.5) * length_E[:, None]
         for expert in range(EXPERTS):
             tensors |= _mlp(f"{at}mlp.experts.{expert}.", EXPERT_WIDTH, normal)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return tensors
 
 
 def _mlp(at: str, width: int, normal) -> dict:
@@ -120,4 +149,9 @@ def write_tokenizer(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    print(write_model(Path(sys.argv[1]), seed=int(sys.argv[2]) if len(sys.argv) > 2 else 1234))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=1234)
+    parser.add_argument("--precision", choices=("float32", "int8"), default="float32")
+    chosen = parser.parse_args()
+    print(write_model(chosen.folder, seed=chosen.seed, precision=chosen.precision))
