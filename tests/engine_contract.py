@@ -19,6 +19,7 @@ import pytest
 from profiler.engine.contract import ABILITIES, CONTRACT_VERSION, Placement, PluginHealth, Refusal
 from profiler.engine.contract_demand import PHASES, DemandAnswer, DemandState
 from profiler.engine.contract_push import PushAnswer
+from profiler.engine.json_body import MAX_BODY_BYTES
 from profiler.engine.map_rules import layout_hash
 from tests.engine.engine_server import EngineServer
 from tests.engine.traffic import EIGHT_PROMPTS, NEW_TOKENS, generate
@@ -205,7 +206,19 @@ class EngineContract:
         before = read_placement(subject, checksums=0)
         assert pushed(subject, before.map_LP.tolist(), dry_run=True, from_a_later_version=1).status == "dry_run"
 
-    @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"not json"])
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"{",
+            b"\xff\xfe",
+            b"not json",
+            b'{"window_steps": NaN}',
+            b'{"window_steps": 1%s}' % (b"0" * 5000),
+            b"[" * 100_000 + b"]" * 100_000,
+            b'{"physical_to_logical_map": %s1%s, "window_steps": 1}' % (b"[" * 500, b"]" * 500),
+        ],
+        ids=["cut", "no text", "no json", "not a number", "too many digits", "too deep to parse", "too deep"],
+    )
     def test_a_body_that_is_no_json_is_refused(self, subject: EngineServer, content: bytes) -> None:
         for method, path in (("PUT", "/moeplan/placement"), ("POST", "/moeplan/demand/start")):
             assert refused(subject.client.request(method, path, content=content)) == (400, "BAD_JSON")
@@ -214,6 +227,14 @@ class EngineContract:
     def test_a_body_that_is_no_message_is_refused(self, subject: EngineServer, body: object) -> None:
         assert refused(subject.put("/moeplan/placement", body))[0] == 400
         assert refused(subject.post("/moeplan/demand/start", body)) == (400, "BAD_MESSAGE")
+
+    def test_an_empty_body_is_a_message_without_fields(self, subject: EngineServer) -> None:
+        for method, path in (("PUT", "/moeplan/placement"), ("POST", "/moeplan/demand/start")):
+            assert refused(subject.client.request(method, path, content=b"")) == (400, "BAD_MESSAGE")
+
+    def test_a_body_of_any_size_is_refused(self, subject: EngineServer) -> None:
+        content = b'{"owner": "%s"}' % (b"x" * MAX_BODY_BYTES)
+        assert refused(subject.client.put("/moeplan/placement", content=content)) == (400, "BAD_MESSAGE")
 
     def test_another_layout_than_expected_is_a_conflict(self, subject: EngineServer) -> None:
         before = read_placement(subject, checksums=0)
@@ -330,6 +351,7 @@ class EngineContract:
             {"window_steps": 1, "max_steps": 0},
             {"window_steps": 1, "lease_seconds": 0},
             {"window_steps": 1, "lease_seconds": 1e9},
+            {"window_seconds": 10**400},
             {"window_steps": 1, "owner": 3},
             {"window_steps": 1, "take_over": "yes"},
         ],
@@ -337,9 +359,14 @@ class EngineContract:
     def test_bad_options_of_a_recording_are_refused(self, subject: EngineServer, options: dict[str, object]) -> None:
         assert refused(subject.post("/moeplan/demand/start", options)) == (400, "BAD_MESSAGE")
 
-    @pytest.mark.parametrize("query", ["max_windows=0", "max_windows=-1", "max_windows=99999", "max_windows=x"])
+    def test_an_owner_that_cannot_be_sent_back_is_refused(self, subject: EngineServer) -> None:
+        content = b'{"window_steps": 1, "owner": "half of a letter: \\ud800"}'
+        response = subject.client.post("/moeplan/demand/start", content=content)
+        assert refused(response) == (400, "BAD_MESSAGE")
+
+    @pytest.mark.parametrize("query", ["0", "-1", "99999", "x", "", "1.5", "9" * 5000], ids=lambda text: text[:9])
     def test_a_bad_query_of_the_demand_is_refused(self, subject: EngineServer, query: str) -> None:
-        assert refused(subject.client.get(f"/moeplan/demand?{query}")) == (400, "BAD_MESSAGE")
+        assert refused(subject.client.get(f"/moeplan/demand?max_windows={query}")) == (400, "BAD_MESSAGE")
 
     # -------------------------------------------------------------- requests
 

@@ -68,15 +68,16 @@ class Fields:
 
     def number(self, name: str, *, minimum: float = 0.0) -> float:
         value = self.value(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        number = _finite(value)
+        if number is None:
             raise ContractViolation(f"{self.where}.{name} is {shown(value)}; it must be a finite number.")
-        if value < minimum:
+        if number < minimum:
             raise ContractViolation(f"{self.where}.{name} is {shown(value)}; it must be at least {minimum:g}.")
-        return float(value)
+        return number
 
     def text(self, name: str, *, allowed: tuple[str, ...] = ()) -> str:
         value = self.value(name)
-        if not isinstance(value, str):
+        if not isinstance(value, str) or not _is_whole_text(value):
             raise ContractViolation(f"{self.where}.{name} is {shown(value)}; it must be a text.")
         if allowed and value not in allowed:
             raise ContractViolation(f"{self.where}.{name} is {shown(value)}; it must be one of {', '.join(allowed)}.")
@@ -101,13 +102,32 @@ class Fields:
     def texts(self, name: str) -> tuple[str, ...]:
         items = self.items(name)
         for index, item in enumerate(items):
-            if not isinstance(item, str):
+            if not isinstance(item, str) or not _is_whole_text(item):
                 raise ContractViolation(f"{self.where}.{name}[{index}] is {shown(item)}; it must be a text.")
         return tuple(items)
 
     def optional(self, name: str, read: Callable[[str], Value]) -> Value | None:
         """Read a field with ``read``, or return None where it is absent or null."""
         return read(name) if name in self else None
+
+
+def _finite(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond all floats
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _is_whole_text(value: str) -> bool:
+    """Whether a text can be sent on: JSON may hold half of a surrogate pair, which UTF-8 cannot."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def as_integer(value: object, where: str, *, minimum: int = 0) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from profiler.engine.contract import Refusal
 from profiler.engine.contract_demand import DEFAULT_FETCH_WINDOWS, MAX_RING_WINDOWS, DemandOptions
 from profiler.engine.contract_push import PushRequest
-from profiler.engine.json_fields import ContractViolation
+from profiler.engine.json_body import read_json
+from profiler.engine.json_fields import ContractViolation, shown
 from profiler.plugin.carrier import RankCarrier
 from profiler.plugin.demand_desk import DemandDesk
 from profiler.plugin.orders import OrderRefused
@@ -18,6 +18,9 @@ from profiler.plugin.placement_desk import PlacementDesk
 from profiler.plugin.push_desk import PushDesk
 
 logger = logging.getLogger(__name__)
+
+MAX_DIGITS = 20
+"""Python reads no integer of thousands of digits."""
 
 Answer = tuple[int, dict[str, Any]]
 Handler = Callable[[Any], Awaitable[Answer]]
@@ -48,33 +51,26 @@ class Routes:
     async def get_placement(self, request: Any) -> Answer:
         wanted = request.query_params.get("checksums", "0")
         if wanted not in ("0", "1"):
-            raise OrderRefused(f"checksums={wanted}; it must be 0 or 1.", code="BAD_MESSAGE")
+            raise OrderRefused(f"checksums={shown(wanted)}; it must be 0 or 1.", code="BAD_MESSAGE")
         if wanted == "1":
             return 200, (await self._placements.placement_with_checksums()).to_json()
         return 200, (await self._placements.placement()).to_json()
 
     async def put_placement(self, request: Any) -> Answer:
-        answer = await self._pushes.push(PushRequest.from_json(await _json_body(request)))
+        answer = await self._pushes.push(PushRequest.from_json(await read_json(request.stream())))
         return (500 if answer.status == "partial" else 200), answer.to_json()
 
     async def start_demand(self, request: Any) -> Answer:
-        return 200, (await self._demand.start(DemandOptions.from_json(await _json_body(request)))).to_json()
+        return 200, (await self._demand.start(DemandOptions.from_json(await read_json(request.stream())))).to_json()
 
     async def stop_demand(self, _request: Any) -> Answer:
         return 200, (await self._demand.stop()).to_json()
 
     async def get_demand(self, request: Any) -> Answer:
         text = request.query_params.get("max_windows", str(DEFAULT_FETCH_WINDOWS))
-        if not text.isdecimal() or not 1 <= int(text) <= MAX_RING_WINDOWS:
-            raise OrderRefused(f"max_windows={text}; it must be 1 to {MAX_RING_WINDOWS}.", code="BAD_MESSAGE")
+        if not text.isdecimal() or len(text) > MAX_DIGITS or not 1 <= int(text) <= MAX_RING_WINDOWS:
+            raise OrderRefused(f"max_windows={shown(text)}; it must be 1 to {MAX_RING_WINDOWS}.", code="BAD_MESSAGE")
         return 200, (await self._demand.fetch(int(text))).to_json()
-
-
-async def _json_body(request: Any) -> object:
-    try:
-        return json.loads(await request.body())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise OrderRefused(f"the body is not JSON ({error}).", code="BAD_JSON") from None
 
 
 def add_routes(app: Any, tokenizer_manager: Any) -> None:

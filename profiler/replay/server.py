@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
@@ -15,6 +14,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from profiler.engine.contract import Refusal
 from profiler.engine.contract_demand import DEFAULT_FETCH_WINDOWS, MAX_RING_WINDOWS, DemandOptions
 from profiler.engine.contract_push import PushRequest
+from profiler.engine.json_body import read_json
 from profiler.engine.json_fields import ContractViolation, Fields, shown
 from profiler.replay.auth import KeyRefused, admin_level, normal_level
 from profiler.replay.loop import EngineStopped, StepLoop
@@ -22,23 +22,14 @@ from profiler.replay.options import ReplayOptions
 from profiler.replay.pushing import carry_out
 from profiler.replay.requests import GenerateRequest
 
-MAX_BODY_BYTES = 64 * 2**20
 MAX_STEPS_PER_CALL = 100_000
 
 CONFLICT_CODES = ("LAYOUT_HASH_MISMATCH", "PUSH_IN_PROGRESS", "RECORDING_IN_PROGRESS")
 
 
 async def json_body(request: Request) -> Any:
-    """Read a JSON body of at most :data:`MAX_BODY_BYTES`; an empty one is an empty object."""
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise ContractViolation(f"the request is larger than {MAX_BODY_BYTES} bytes.")
-    try:
-        return json.loads(body) if body else {}
-    except (ValueError, RecursionError):
-        raise ContractViolation("the request is not JSON.", code="BAD_JSON") from None
+    """Read a JSON body, as the plugin does."""
+    return await read_json(request.stream())
 
 
 JsonBody = Annotated[Any, Depends(json_body)]

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -225,19 +225,39 @@ class Request:
     content: bytes = b""
     query_params: dict[str, str] = field(default_factory=dict)
 
-    async def body(self) -> bytes:
-        return self.content
+    async def stream(self) -> AsyncIterator[bytes]:
+        yield self.content
+        yield b""
 
 
 @pytest.mark.parametrize(
     ("content", "code"),
-    [(b"{", "BAD_JSON"), (b"[]", "BAD_MESSAGE"), (b'{"physical_to_logical_map": [0]}', "BAD_MAP_SHAPE")],
+    [
+        (b"{", "BAD_JSON"),
+        (b"[" * 100_000, "BAD_JSON"),
+        (b'{"physical_to_logical_map": %s%s}' % (b"[" * 900, b"]" * 900), "BAD_JSON"),
+        (b'{"pause_s": 1%s}' % (b"0" * 5000), "BAD_JSON"),
+        (b"[]", "BAD_MESSAGE"),
+        (b"", "BAD_MESSAGE"),
+        (b'{"physical_to_logical_map": [0]}', "BAD_MAP_SHAPE"),
+    ],
 )
 def test_bad_bodies_end_in_one_sentence(content: bytes, code: str) -> None:
     routes = Routes(ImaginedRanks({}), ranks_expected=2)
     response = asyncio.run(_endpoint(routes.put_placement)(Request(content)))  # type: ignore[arg-type]
     assert response.status_code == 400
     assert json.loads(response.body)["error"]["code"] == code
+
+
+@pytest.mark.parametrize(
+    "query", [{"max_windows": text} for text in ("0", "4097", "9" * 5000, "\u0663" * 9)] + [{"checksums": "2"}]
+)
+def test_bad_queries_end_in_one_sentence(query: dict[str, str]) -> None:
+    routes = Routes(ImaginedRanks({}), ranks_expected=2)
+    handler = routes.get_placement if "checksums" in query else routes.get_demand
+    response = asyncio.run(_endpoint(handler)(Request(query_params=query)))  # type: ignore[arg-type]
+    assert response.status_code == 400
+    assert json.loads(response.body)["error"]["code"] == "BAD_MESSAGE"
 
 
 def test_a_fault_of_ours_is_an_answer_not_a_crash() -> None:

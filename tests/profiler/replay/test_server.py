@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from profiler.engine.contract_demand import MAX_RING_WINDOWS
+from profiler.engine.json_body import MAX_BODY_BYTES
 from profiler.replay import Faults, running_replay
-from profiler.replay.server import MAX_BODY_BYTES
 from tests.case_files import case_folder
 from tests.profiler.replay.traces import made_up
 
