@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,7 @@ from placement.errors import BadOption
 from placement.model_shape import ModelShape
 from placement.plan import Plan
 from profiler.files import write_text
-from profiler.formats import EXPORTERS, export_layout, read_layout
+from profiler.formats import EXPORTERS, export_layout, keep_replaced, read_layout, render_layout
 from profiler.plan_file import read_plan
 
 if TYPE_CHECKING:
@@ -114,8 +115,8 @@ def export(
         raise BadOption(f"flags of a restart are known for sglang only, not for {format}.")
     planned = read_plan(plan)
     shape = None if model is None else read_model(model)
-    notices = export_layout(planned.layout, format=format, out=out, model=shape)
     restart = _restart(planned, out, engine=engine, key=key, read_key=read_key) if with_restart else None
+    notices = export_layout(planned.layout, format=format, out=out, model=shape)
     warnings = [notice.to_dict() for notice in (*notices, *(restart.notices if restart is not None else ()))]
     if as_json:
         print_json({"out": str(out), **({} if restart is None else restart.to_dict()), "warnings": warnings})
@@ -130,7 +131,7 @@ def _restart(planned: Plan, out: Path, *, engine: str | None, key: str | None, r
     from profiler.engine.restart import restart_with
 
     facts, architectures = (None, ()) if engine is None else _asked(engine, key, read_key)
-    return restart_with(
+    restart = restart_with(
         planned.layout,
         out.resolve(),
         dispatch=planned.options.dispatch,
@@ -138,6 +139,8 @@ def _restart(planned: Plan, out: Path, *, engine: str | None, key: str | None, r
         facts=facts,
         architectures=architectures,
     )
+    kept = keep_replaced(out.resolve(), render_layout(planned.layout, format="sglang", out=out))
+    return replace(restart, kept=kept)
 
 
 def _asked(engine: str, key: str | None, read_key: str | None) -> tuple[ServerFacts, tuple[str, ...]]:

@@ -57,23 +57,44 @@ class Restart:
         The layout's file, under its name on the engine's hosts.
     flags : tuple of Flag
     notices : tuple of Notice
+    kept : Path or None
+        Where the layout lies that ``file`` held before.
     """
 
     file: Path
     flags: tuple[Flag, ...]
     notices: tuple[Notice, ...]
+    kept: Path | None = None
 
     @property
     def steps(self) -> tuple[str, ...]:
         """What to do, a sentence each, for engines behind a router."""
+        kept = "" if self.kept is None else f": what lay there is {self.kept} now"
         removed = "".join(f", {flag.text}" for flag in self.flags if flag.value is None)
         return (
-            f"Copy the file to {self.file} on every host of every engine; keep the file that runs now, to go back to.",
+            f"Copy the file to {self.file} on every host of every engine; keep the one that runs now, to go back "
+            f"to{kept}.",
             "Take one engine out of the router, wait until it is idle, and stop it.",
             f"Start it as before, with: {self.command_line}{removed}",
             "Check it: moeplan doctor --engine URL --layout PLAN",
-            "Put it back into the router and go on with the next. If it does not start, start it with the old file.",
+            "Put it back into the router and go on with the next.",
+            f"If it does not start (ENGINE_START_FAILED), start it {self.way_back}, and read its log before the next "
+            "attempt: shared memory that an ended engine left behind, or too little of the host's, stops a start too.",
         )
+
+    @property
+    def way_back(self) -> str:
+        """How to start the engine as it was, as far as that is known."""
+        known = {flag.name: flag.now for flag in self.flags if flag.now is not None}
+        if self.kept is not None:
+            known["--init-expert-location"] = str(self.kept)
+        if "--init-expert-location" not in known:
+            return "with the file and the flags that it ran with before"
+        flags = [f"{name} {shlex.quote(value)}" for name, value in known.items() if value not in ("set", "not set")]
+        left_out = [f", without {name}" for name, value in known.items() if value == "not set"]
+        switches = [name for name, value in known.items() if value == "set"]
+        rest = "" if len(known) > 1 else " and the other flags of before"
+        return f"as it was, with: {' '.join(flags + switches)}{''.join(left_out)}{rest}"
 
     @property
     def command_line(self) -> str:
@@ -82,7 +103,8 @@ class Restart:
 
     def to_dict(self) -> dict[str, Any]:
         flags = [{**vars(flag), "changes": flag.changes} for flag in self.flags]
-        return {"command_line": self.command_line, "flags": flags, "steps": list(self.steps)}
+        kept = None if self.kept is None else str(self.kept)
+        return {"command_line": self.command_line, "flags": flags, "steps": list(self.steps), "kept": kept}
 
 
 def restart_with(
@@ -136,7 +158,7 @@ def restart_with(
     flags = [Flag(name, value, now.get(name)) for name, value in wanted.items()]
     if facts is not None and facts.rebalances:
         flags.append(Flag("--enable-eplb", None, "set"))
-    return Restart(file, tuple(flags), tuple(_notices(facts, dispatch=dispatch, nodes=nodes)))
+    return Restart(file, tuple(flags), tuple(_notices(facts, file, dispatch=dispatch, nodes=nodes)))
 
 
 def _running(facts: ServerFacts) -> dict[str, str]:
@@ -148,9 +170,14 @@ def _running(facts: ServerFacts) -> dict[str, str]:
     }
 
 
-def _notices(facts: ServerFacts | None, *, dispatch: Dispatch, nodes: int) -> Iterator[Notice]:
+def _notices(facts: ServerFacts | None, file: Path, *, dispatch: Dispatch, nodes: int) -> Iterator[Notice]:
     if facts is None:
         return
+    if facts.init_expert_location == str(file):
+        yield Notice(
+            "LAYOUT_FILE_IN_USE",
+            f"the engine was started with a file of this very name, {file}: keep it under another name on its hosts.",
+        )
     if facts.nodes != nodes:
         yield Notice("NODES_DIFFER", f"the plan is for {nodes} nodes, the engine is on {facts.nodes}.")
     if facts.a2a_backend == "none" and dispatch is not Dispatch.EVEN:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,22 @@ EXPORTERS: Mapping[str, Exporter] = MappingProxyType(
 """Writers by the name that ``moeplan export --format`` takes."""
 
 
+def render_layout(layout: Layout, *, format: str, out: Path, model: ModelShape | None = None) -> bytes:
+    """Return a layout's file as an engine reads it, after everything was checked but whether it can be written.
+
+    Parameters and errors are those of :func:`export_layout`.
+    """
+    if format not in EXPORTERS:
+        raise ExportFormatUnknown(f"there is no export to {format!r}; there is {', '.join(EXPORTERS)}.")
+    exporter = EXPORTERS[format]
+    if out.suffix != exporter.suffix:
+        raise ExportNameInvalid(
+            f"{format} takes a file for a layout only when its name ends in {exporter.suffix}; write "
+            f"{out.stem}{exporter.suffix} instead of {out.name}."
+        )
+    return exporter.render(layout, model)
+
+
 def export_layout(layout: Layout, *, format: str, out: Path, model: ModelShape | None = None) -> tuple[Notice, ...]:
     """Write a layout as an engine reads it; the file appears whole or not at all.
 
@@ -70,13 +87,30 @@ def export_layout(layout: Layout, *, format: str, out: Path, model: ModelShape |
     DuplicateOnDevice
         ``vllm-ascend`` cannot hold an expert twice on a device.
     """
-    if format not in EXPORTERS:
-        raise ExportFormatUnknown(f"there is no export to {format!r}; there is {', '.join(EXPORTERS)}.")
-    exporter = EXPORTERS[format]
-    if out.suffix != exporter.suffix:
-        raise ExportNameInvalid(
-            f"{format} takes a file for a layout only when its name ends in {exporter.suffix}; write "
-            f"{out.stem}{exporter.suffix} instead of {out.name}."
-        )
-    write_bytes(out, exporter.render(layout, model))
-    return () if exporter.notice is None else (exporter.notice(layout),)
+    write_bytes(out, render_layout(layout, format=format, out=out, model=model))
+    notice = EXPORTERS[format].notice
+    return () if notice is None else (notice(layout),)
+
+
+def keep_replaced(out: Path, content: bytes) -> Path | None:
+    """Copy the file that is about to be replaced by other content beside it, under a name made of its own content.
+
+    An engine that was started with it must be able to go back to it.
+
+    Returns
+    -------
+    Path or None
+        The copy; None where nothing lies there, or the same.
+
+    Raises
+    ------
+    OutputNotWritable
+    """
+    if not out.is_file():
+        return None
+    before = out.read_bytes()
+    if before == content:
+        return None
+    kept = out.with_name(f"{out.stem}-{hashlib.sha256(before).hexdigest()[:12]}{out.suffix}")
+    write_bytes(kept, before)
+    return kept

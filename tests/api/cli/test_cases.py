@@ -225,3 +225,28 @@ def test_an_unknown_export_format_names_those_that_exist(moeplan: Moeplan, tmp_p
                            code="EXPORT_FORMAT_UNKNOWN")  # fmt: skip
     assert "sglang" in line
     assert not (tmp_path / "x.json").exists()
+
+
+def test_a_restart_that_fails_can_go_back_to_the_layout_before(moeplan: Moeplan, tmp_path: Path) -> None:
+    """Case U27: the engine does not start with the new file, and then starts with the old one."""
+    counts = write_json(tmp_path / "counts.json", {"logical_count": [[4, 3, 2, 1]]})
+    plan, out = tmp_path / "p.json", tmp_path / "layout.json"
+    moeplan("plan", counts, "--gpus", 2, "--redundant", 2, "--out", plan, "--json")
+    before = write_json(out, {"physical_to_logical_map": [[0, 1, 2, 3, 0, 1]]}).read_bytes()
+
+    told: dict[str, Any] = {}
+    calls = {
+        "write_layout": lambda: told.update(moeplan("export", plan, "--out", out, "--print-restart", "--json").json),
+        "restart": lambda: None,
+        "restore_previous_layout": lambda: out.write_bytes(Path(told["kept"]).read_bytes()),
+    }
+    written = []
+    for step in case_json("U27", "scenario.json")["steps"]:
+        calls[step["call"]]()
+        written.append(out.read_bytes())
+    assert written[0] != before
+    assert written[-1] == before
+    assert case("U27")["expect"]["error_code"] in told["steps"][-1]
+    assert f"--init-expert-location {told['kept']}" in told["steps"][-1]
+    again = moeplan("export", plan, "--out", tmp_path / "other.json", "--print-restart", "--json").json
+    assert again["kept"] is None

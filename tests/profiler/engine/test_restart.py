@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from placement.layout import Layout
 from profiler.engine.restart import Restart, restart_with
 from profiler.engine.server_facts import server_facts
 from profiler.errors import ModelWithoutExpertLocation
+from tests.case_files import case
 from tests.profiler.engine.messages import MAP_LP
 from tests.profiler.engine.server_infos import server_info
 
@@ -83,7 +85,12 @@ def test_a_model_without_expert_location_is_told_that_a_file_is_all() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "codes"),
-    [({}, []), ({"nnodes": 2}, ["NODES_DIFFER"]), ({"moe_a2a_backend": "none"}, ["NO_ALL_TO_ALL"])],
+    [
+        ({}, []),
+        ({"nnodes": 2}, ["NODES_DIFFER"]),
+        ({"moe_a2a_backend": "none"}, ["NO_ALL_TO_ALL"]),
+        ({"init_expert_location": str(FILE)}, ["LAYOUT_FILE_IN_USE"]),
+    ],
 )
 def test_what_the_plan_did_not_expect_is_pointed_out(changes: dict[str, Any], codes: list[str]) -> None:
     assert [notice.code for notice in restart(**changes).notices] == codes
@@ -91,5 +98,29 @@ def test_what_the_plan_did_not_expect_is_pointed_out(changes: dict[str, Any], co
 
 def test_the_old_file_is_kept_to_go_back_to() -> None:
     told = restart().steps
-    assert "keep the file that runs now" in told[0]
-    assert "old file" in told[-1]
+    assert "keep the one that runs now" in told[0]
+    assert "start it as it was, with:" in told[-1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "way_back"),
+    [
+        ({"init_expert_location": "/srv/old.json"}, "--init-expert-location /srv/old.json"),
+        ({"init_expert_location": "/srv/an old one.json"}, "--init-expert-location '/srv/an old one.json'"),
+        ({"ep_num_redundant_experts": 0}, "--ep-num-redundant-experts 0"),
+        ({"ep_dispatch_algorithm": None}, "without --ep-dispatch-algorithm"),
+        ({"enable_eplb": True}, "--enable-eplb"),
+    ],
+)
+def test_an_engine_that_does_not_start_is_started_as_it_was(changes: dict[str, Any], way_back: str) -> None:
+    last = restart(**changes).steps[-1]
+    assert case("U27")["expect"]["error_code"] in last
+    assert way_back in last
+
+
+def test_where_no_engine_was_asked_the_way_back_is_the_file_that_was_kept() -> None:
+    planned = restart_with(LAYOUT, FILE, dispatch=Dispatch.NEAREST_DYNAMIC, nodes=1)
+    assert "with the file and the flags that it ran with before" in planned.steps[-1]
+    kept = replace(planned, kept=Path("/srv/layout-123.json"))
+    assert "--init-expert-location /srv/layout-123.json and the other flags of before" in kept.steps[-1]
+    assert "/srv/layout-123.json" in kept.steps[0]
