@@ -21,6 +21,7 @@ ADMIN_KEY = "give the engine's admin key with --engine-key"
 RECORDER_FLAG = "--expert-distribution-recorder-mode stat"
 ROUTED_EXPERTS_FLAG = "--enable-return-routed-experts"
 DISPATCH_FLAG = "--ep-dispatch-algorithm dynamic"
+DROP_IN = "the plugin and MOEPLAN_PLUGIN_EPLB=1 in the engine's environment"
 FILES_INSTEAD = "moeplan export PLAN --out layout.json --print-restart"
 
 
@@ -83,6 +84,7 @@ def all_checks(found: Findings) -> Iterator[Check]:
         check_plugin,
         check_recorder,
         check_dispatch,
+        check_balancer,
         check_capture,
         check_capture_dumps,
         check_sample,
@@ -158,6 +160,20 @@ def check_dispatch(found: Findings) -> Check:
     if found.dispatch != "dynamic":
         return Check("dispatch", "limited", f"{said}: plans are made for dynamic", DISPATCH_FLAG)
     return Check("dispatch", "works", said)
+
+
+def check_balancer(found: Findings) -> Check:
+    """Who changes the layout while the engine runs: nobody but pushes, SGLang's balancer, or moeplan in its place."""
+    if found.facts is None and found.health is None:
+        return Check("balancer", "unknown", "the engine's arguments cannot be read", READ_KEY)
+    asked = "sglang" if found.facts is not None and found.facts.rebalances else "none"
+    match found.health.balancer if found.health is not None and found.health.ranks else asked:
+        case "moeplan":
+            return Check("balancer", "works", "moeplan's layouts by --enable-eplb (drop-in mode); pushes are refused")
+        case "sglang":
+            detail = "SGLang's own by --enable-eplb; pushes are refused"
+            return Check("balancer", "limited", detail, f"{DROP_IN}; or without --enable-eplb, to push")
+    return Check("balancer", "works", "none: the layout changes by pushes only")
 
 
 def check_capture(found: Findings) -> Check:

@@ -222,6 +222,30 @@ def test_another_server_is_not_taken_for_an_sglang(routes: Routes) -> None:
         diagnosed(routes)
 
 
+@pytest.mark.parametrize(
+    ("enabled", "balancer", "state", "words"),
+    [
+        (False, "none", "works", "pushes only"),
+        (True, "moeplan", "works", "drop-in mode"),
+        (True, "sglang", "limited", "SGLang's own"),
+    ],
+)
+def test_who_balances_is_said(enabled: bool, balancer: str, state: str, words: str) -> None:
+    routes = with_plugin(stock(enable_eplb=enabled))
+    told = health(balancer=balancer)
+    routes[("GET", "/moeplan/health")] = answer(told.to_json())
+    diagnosis, _ = diagnosed(routes)
+    check = next(check for check in diagnosis.checks if check.name == "balancer")
+    assert check.state == state
+    assert words in check.detail
+    assert ("MOEPLAN_PLUGIN_EPLB=1" in check.remedy) == (balancer == "sglang")
+
+
+def test_a_balancer_without_the_plugin_is_sglangs_own() -> None:
+    assert states(diagnosed(stock(enable_eplb=True))[0])["balancer"] == "limited"
+    assert states(diagnosed(stock())[0])["balancer"] == "works"
+
+
 # ------------------------------------------------------------------ the layout that shall run
 
 RUNNING = Layout(MAP_LP, gpus=2, experts=3)
