@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import random
 import shutil
 import signal
 import socket
@@ -21,6 +22,9 @@ from tests.gpu.machine import Machine
 
 START_LIMIT_S = {"cuda": 200.0, "cpu": 300.0}
 LAST_LINES = 60
+PORTS = range(20_000, 32_000, 300)
+FIRST_DERIVED, DERIVED = 233, 8
+"""SGLang's own sockets stand so far from the HTTP port (``ZMQ_TCP_PORT_DELTA`` of ``srt/server_args.py``)."""
 
 
 class EngineNotUp(RuntimeError):
@@ -246,6 +250,17 @@ def _tail(log: Path) -> str:
 
 
 def _free_port() -> int:
+    """Return a port below those that systems deal out by themselves, free as are the ones SGLang derives from it."""
+    for port in random.sample(PORTS, len(PORTS)):
+        if all(map(_is_free, (port, *range(port + FIRST_DERIVED, port + FIRST_DERIVED + DERIVED)))):
+            return port
+    raise RuntimeError(f"no free ports from {PORTS.start} to {PORTS.stop}")
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

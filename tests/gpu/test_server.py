@@ -51,4 +51,4 @@ def test_an_engine_that_ended_is_started_anew(pool: EnginePool, tmp_path: Path) 
         process = pool._launched["one"].process
         process.kill()
         process.wait()
-        assert pool.get(setup).url != first.url
+        assert pool.get(setup) is not first
