@@ -98,7 +98,7 @@ def _plan(
     progress: Callable[[float], None] | None,
     around_map: Callable[[MapTasks], MapTasks] | None = None,
 ) -> Plan:
-    if problem.objective is Objective.TRAFFIC and setting.traces.planned_on is not None:
+    if _asks_for_tokens(problem, request) and setting.traces.planned_on is not None:
         sample = take_sample(setting.traces.planned_on, gpus=problem.topology.gpus, seed=request.seed)
         problem = replace(problem, tokens=sample)
     fan_out = None if crew is None else FanOut(crew)
@@ -113,6 +113,13 @@ def _plan(
     if fan_out is not None:
         solution = replace(solution, notices=(*solution.notices, *fan_out.notices))
     return make_plan(problem, solution, setting, moving_less=moving_less)
+
+
+def _asks_for_tokens(problem: Problem, request: PlanRequest) -> bool:
+    """Tell whether the plan depends on single tokens; times are judged by counts where copies are only sampled."""
+    if problem.objective is Objective.STEP_TIME:
+        return request.sample_tokens is None
+    return problem.objective is Objective.TRAFFIC
 
 
 def _prepare(paths: Sequence[Path], read: ReadOptions, request: PlanRequest) -> tuple[Problem, Setting]:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from placement.demand import Demand
 from placement.dispatch import Dispatch
 from placement.errors import BadOption, BadTokens, LayoutMismatch, SlotCountMismatch, SourceCountMismatch
+from placement.hardware import Sends
 from placement.layout import Layout
 from placement.slots import check_slots_per_gpu
 from placement.step_time import Step
@@ -169,6 +170,13 @@ class Problem:
                 f"the current layout has {self.current.slots} slots on {self.current.gpus} GPUs, the plan "
                 f"{self.slots_per_gpu * self.topology.gpus} on {self.topology.gpus}."
             )
+
+    @property
+    def counts_copies(self) -> bool:
+        """Whether times are predicted from copies counted on ``tokens``: the kernel sends a token once per GPU."""
+        if self.tokens is None or self.step is None or self.dispatch is Dispatch.EVEN:
+            return False
+        return self.step.hardware.all_to_all(self.step.phase).sends is Sends.PER_GPU
 
     @property
     def slots(self) -> int:

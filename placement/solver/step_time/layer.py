@@ -14,12 +14,10 @@ from placement.dispatch import Dispatch
 from placement.hardware import Sends
 from placement.problem import Problem
 from placement.solver.instance import Bools, Floats, Ints
+from placement.solver.step_time.counted import SURE, Sent
 from placement.solver.step_time.links import Links
 from placement.step_time import Step
 from placement.topology import Topology
-
-SURE = 1.0 - 1e-15
-"""A sure choice, as near as its logarithm is finite."""
 
 MEAN_WEIGHT = 1e-3
 """Weight of the mean over GPUs beside the maximum: exchanges below the busiest GPU are worth something too."""
@@ -90,7 +88,7 @@ class LayerTimes:
 
     def sums(self, expert_K: Ints, hosts_KG: Bools) -> Sums:
         """Return what experts add when hosted so, a batch of K."""
-        share_KSG = self._shares(hosts_KG)
+        share_KSG = self.shares(hosts_KG)
         choices_KWS = self.choices_EWS[expert_K]
         # 1. rows [K, W, S, G]
         rows_KWSG = (choices_KWS * self.tokens_WS)[..., None] * share_KSG[:, None]
@@ -110,13 +108,16 @@ class LayerTimes:
         off_node_KWSN = np.log1p(-np.minimum(chance_KWS[..., None] * share_KSN[:, None], SURE))
         return Sums(rows_KWSG.sum(axis=2), active_KWG, absent_KWSG, off_node_KWSN)
 
-    def seconds(self, sums: Sums) -> tuple[Floats, Floats]:
-        """Return the predicted time, and the same with a little of the mean over GPUs to search by; [...]."""
+    def seconds(self, sums: Sums, sent: Sent | None = None) -> tuple[Floats, Floats]:
+        """Return the predicted time, and the same with a little of the mean over GPUs to search by; [...].
+
+        ``sent`` are the copies of these sums, where they were counted on tokens.
+        """
         hardware, expert = self.step.hardware, self.step.expert
         on_gpu = hardware.expert.seconds(sums.rows, sums.active, expert=expert)
         time_W, guide_W = on_gpu.max(axis=-1), on_gpu.mean(axis=-1)
         if not self.even:
-            nvlink, rdma = self._copies(sums)
+            nvlink, rdma = self._copies(sums, sent)
             on_gpu = hardware.all_to_all(self.step.phase).seconds(
                 rows=sums.rows, nvlink_copies=nvlink, rdma_copies=rdma, hidden=expert.hidden
             )
@@ -125,18 +126,23 @@ class LayerTimes:
         guide: Floats = time + MEAN_WEIGHT * (guide_W * self.part_W).sum(axis=-1)
         return time, guide
 
-    def _copies(self, sums: Sums) -> tuple[Floats, Floats]:
+    def _copies(self, sums: Sums, sent: Sent | None) -> tuple[Floats, Floats]:
         links = Links(self.topology)
         if self._kernel_sends is Sends.PER_EXPERT:
             return links.once_per_expert(sums.flow)
         tokens = self.tokens_WS[..., None]
-        return links.once_per_gpu(-np.expm1(sums.flow) * tokens, -np.expm1(sums.to_node) * tokens)
+        copies, to_node = -np.expm1(sums.flow) * tokens, -np.expm1(sums.to_node) * tokens
+        if sent is not None:
+            in_step, known_W11 = self.step.tokens_per_gpu * self.topology.gpus, sent.known_W[:, None, None]
+            copies = np.where(known_W11, sent.gpu_WSG * in_step, copies)
+            to_node = np.where(known_W11, sent.node_WSN * in_step, to_node)
+        return links.once_per_gpu(copies, to_node)
 
     @property
     def _kernel_sends(self) -> Sends:
         return self.step.hardware.all_to_all(self.step.phase).sends
 
-    def _shares(self, hosts_KG: Bools) -> Floats:
+    def shares(self, hosts_KG: Bools) -> Floats:
         """Return the share of source s's tokens that GPU g serves, float64 [K, S, G].
 
         The engine's rule: the own GPU where it can; else the first host in the node, if the node has some but not all

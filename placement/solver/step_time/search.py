@@ -8,10 +8,14 @@ import numpy as np
 
 from placement.solver.deadline import Deadline
 from placement.solver.instance import Bools, Floats, Ints
+from placement.solver.step_time.counted import CountedCopies, CountedTokens, Sent
 from placement.solver.step_time.layer import LayerTimes, Sums
 
 BATCH = 128
 """Exchanges that are judged at once."""
+
+TRIED = 4
+"""Exchanges of a batch, the best by expected copies, whose copies are counted."""
 
 PATIENCE = 4
 """Batches in a row without any gain that end the search."""
@@ -55,25 +59,31 @@ class Exchanges:
 
 @dataclass(eq=False)
 class LayerSearch:
-    """A layer's slots, its hosts and its sums, kept in step."""
+    """A layer's slots, its hosts, its sums and its tokens' copies (None: expected from counts), kept in step."""
 
     times: LayerTimes
     slots_GP: Ints
     hosts_EG: Bools
     by_expert: Sums
     total: Sums
+    copies: CountedCopies | None = None
 
     @classmethod
-    def start(cls, times: LayerTimes, slots_GP: Ints) -> LayerSearch:
+    def start(cls, times: LayerTimes, slots_GP: Ints, tokens: CountedTokens | None = None) -> LayerSearch:
         experts = len(times.choices_EWS)
         hosts_EG = np.zeros((experts, len(slots_GP)), dtype=bool)
         hosts_EG[slots_GP, np.arange(len(slots_GP))[:, None]] = True
         by_expert = times.sums(np.arange(experts), hosts_EG)
-        return cls(times, slots_GP.copy(), hosts_EG, by_expert, by_expert.total())
+        copies = None if tokens is None else CountedCopies(tokens, times.shares(hosts_EG))
+        return cls(times, slots_GP.copy(), hosts_EG, by_expert, by_expert.total(), copies)
 
     @property
     def seconds(self) -> float:
-        return float(self.times.seconds(self.total)[0])
+        return float(self.times.seconds(self.total, self._sent)[0])
+
+    @property
+    def _sent(self) -> Sent | None:
+        return None if self.copies is None else self.copies.sent
 
     def improve(self, *, rounds: int, seed: int, deadline: Deadline) -> None:
         """Apply the best exchange of batch after batch."""
@@ -91,13 +101,26 @@ class LayerSearch:
         out_KG, into_KG = batch.hosts(self.hosts_EG)
         old = _added(self.by_expert.pick(batch.out_K), self.by_expert.pick(batch.into_K))
         new_out, new_into = self.times.sums(batch.out_K, out_KG), self.times.sums(batch.into_K, into_KG)
-        guide_K = self.times.seconds(self.total.changed(old, _added(new_out, new_into)))[1]
-        best = int(guide_K.argmin())
-        now = float(self.times.seconds(self.total)[1])
-        if not guide_K[best] < now * (1 - GAIN):
+        changed = self.total.changed(old, _added(new_out, new_into))
+        guide_K = self.times.seconds(changed)[1]
+        now = float(self.times.seconds(self.total, self._sent)[1])
+        best, guide = int(guide_K.argmin()), float(guide_K.min())
+        if self.copies is not None:
+            tried = np.argsort(guide_K, kind="stable")[:TRIED].tolist()
+            counted = [self._counted(self.copies, batch, out_KG, into_KG, changed, index) for index in tried]
+            guide, best = min(zip(counted, tried, strict=True))
+        if not guide < now * (1 - GAIN):
             return False
         self._apply(batch, best, out_KG[best], into_KG[best])
         return True
+
+    def _counted(
+        self, copies: CountedCopies, batch: Exchanges, out_KG: Bools, into_KG: Bools, changed: Sums, index: int
+    ) -> float:
+        """Return what one exchange leads to when its copies are counted."""
+        shares_KSG = self.times.shares(np.stack([out_KG[index], into_KG[index]]))
+        _, sent = copies.change([int(batch.out_K[index]), int(batch.into_K[index])], shares_KSG)
+        return float(self.times.seconds(changed.pick(np.array(index)), sent)[1])
 
     def _apply(self, batch: Exchanges, index: int, out_G: Bools, into_G: Bools) -> None:
         out, into = int(batch.out_K[index]), int(batch.into_K[index])
@@ -111,6 +134,9 @@ class LayerSearch:
             getattr(self.by_expert, name)[changed] = getattr(new, name)
         # Added up anew, so that rounding does not gather.
         self.total = self.by_expert.total()
+        if self.copies is not None:
+            shares_KSG = self.times.shares(self.hosts_EG[changed])
+            self.copies.apply([out, into], shares_KSG, self.copies.change([out, into], shares_KSG)[0])
 
     def _draw(self, rng: np.random.Generator) -> Exchanges:
         """Draw exchanges: half of them from the busiest GPU, half of them swaps."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from placement.bounds import step_time_bound
+from placement.bounds import StepTimeBound, step_time_bound
 from placement.dispatch import Dispatch
 from placement.layout import Layout
 from placement.notice import Notice
@@ -17,6 +17,8 @@ from placement.solution import Bound, Solution, Status
 from placement.solver.deadline import Deadline
 from placement.solver.instance import Ints, instance_of
 from placement.solver.plans import Plans, plans_of
+from placement.solver.starts import pack, replicas_by_load
+from placement.solver.step_time.counted import CountedTokens
 from placement.solver.step_time.layer import layer_times
 from placement.solver.step_time.search import BATCH, LayerSearch
 from placement.solver.sticky import WORTH_MOVING, layout_of, running_slots
@@ -35,6 +37,15 @@ PROOF_TOLERANCE = 1e-8
 START_PART = 0.5
 """Part of a time limit for the plans to start from."""
 
+JUDGED_NUMBERS = 2**20
+"""Numbers kept for tokens, sources and GPUs of a layer while plans are judged on a token trace."""
+
+SEARCHED_NUMBERS = 2**18
+"""The same while exchanges are tried."""
+
+SHOWN = (Objective.LOCALITY.value, Objective.TRAFFIC.value)
+"""Plans under the cap asked for, to be shown beside the fastest."""
+
 PlanFor = Callable[[Problem, float | None], Solution]
 
 
@@ -52,7 +63,8 @@ def solve_step_time(
     Parameters
     ----------
     problem
-        Of the objective ``step-time``.
+        Of the objective ``step-time``. Where it has tokens and the kernel sends a token once per GPU, copies are
+        counted on them; else they are expected from counts.
     step
         Its step.
     plan_for
@@ -67,7 +79,13 @@ def solve_step_time(
     """
     started_s = time.perf_counter()
     deadline = Deadline.after(time_limit_s)
-    starts, beside, bounds = _starts(problem, plan_for, time_limit_s=time_limit_s, progress=progress)
+    asked = _other_plans(problem)
+    limit_s = None if time_limit_s is None else START_PART * time_limit_s / len(asked)
+    solutions = {}
+    for name, each in asked.items():
+        solutions[name] = plan_for(each, limit_s)
+        progress(0.5 * len(solutions) / len(asked))
+    starts = [_moe_slots(problem, solution.layout) for solution in solutions.values()] + [_spread(problem)]
     layers = list(problem.demand.moe_layers)
     running_LGP = running_slots(problem)
     slots_LGP, seconds_L = [], []
@@ -81,46 +99,53 @@ def solve_step_time(
     plans = plans_of(instance_of(problem), np.stack(slots_LGP))
     seconds = float(np.mean(seconds_L))
     proven = step_time_bound(problem)
-    bound = replace(
-        bounds, moe_layer_s=proven.seconds, relaxation={**bounds.relaxation, "moe_layer_s": proven.relaxation}
-    )
-    reached = problem.dispatch is not Dispatch.NEAREST_STATIC and seconds <= proven.seconds * (1 + PROOF_TOLERANCE)
+    reached = seconds <= proven.seconds * (1 + PROOF_TOLERANCE)
+    # Tokens may have been thinned out, and what holds for the expectation need not hold for a static table.
+    exact = problem.dispatch is not Dispatch.NEAREST_STATIC and not problem.counts_copies
     return Solution(
         layout=layout_of(problem, plans),
-        status=Status.OPTIMAL if reached else Status.FEASIBLE,
-        bound=bound,
+        status=Status.OPTIMAL if reached and exact else Status.FEASIBLE,
+        bound=_bound(solutions, proven),
         max_imbalance=problem.max_imbalance,
         solve_seconds=time.perf_counter() - started_s,
         notices=_notices(problem, plans, late=deadline.passed, time_limit_s=time_limit_s),
-        beside=beside,
+        beside={name: solutions[name].layout for name in SHOWN if name in solutions},
     )
 
 
-def _starts(
-    problem: Problem, plan_for: PlanFor, *, time_limit_s: float | None, progress: Callable[[float], None]
-) -> tuple[list[Ints], dict[str, Layout], Bound]:
-    """Plan for balance and for locality under several caps.
+def _other_plans(problem: Problem) -> dict[str, Problem]:
+    """Return the same problem for balance, for locality under several caps, and for traffic where copies are counted.
 
-    Returns
-    -------
-    list
-        The MoE rows of every plan.
-    dict
-        The plan for locality under the cap asked for, to be shown beside the fastest.
-    Bound
-        What was proven of all layouts: that of the plan for balance, which no cap went into.
+    The first, for balance, has no cap, so that what is proven of it is proven of all layouts.
     """
-    asked = [replace(problem, objective=Objective.BALANCE, step=None)]
-    if problem.dispatch is not Dispatch.EVEN:
-        caps = dict.fromkeys((problem.max_imbalance, *(cap for cap in CAPS if cap > problem.max_imbalance)))
-        asked += [replace(asked[0], objective=Objective.LOCALITY, max_imbalance=cap) for cap in caps]
-    limit_s = None if time_limit_s is None else START_PART * time_limit_s / len(asked)
-    solutions = []
-    for index, each in enumerate(asked):
-        solutions.append(plan_for(each, limit_s))
-        progress(0.5 * (index + 1) / len(asked))
-    beside = {asked[1].objective.value: solutions[1].layout} if len(asked) > 1 else {}
-    return [_moe_slots(problem, solution.layout) for solution in solutions], beside, solutions[0].bound
+    balance = replace(problem, objective=Objective.BALANCE, step=None, tokens=None)
+    if problem.dispatch is Dispatch.EVEN:
+        return {Objective.BALANCE.value: balance}
+    looser = [cap for cap in CAPS if cap > problem.max_imbalance]
+    asked = {Objective.BALANCE.value: balance, Objective.LOCALITY.value: replace(balance, objective=Objective.LOCALITY)}
+    for cap in looser:
+        asked[f"locality within {cap:g}"] = replace(balance, objective=Objective.LOCALITY, max_imbalance=cap)
+    if problem.counts_copies:
+        traffic = replace(problem, objective=Objective.TRAFFIC, step=None)
+        asked[Objective.TRAFFIC.value] = traffic
+        for cap in looser[:1]:
+            asked[f"traffic within {cap:g}"] = replace(traffic, max_imbalance=cap)
+    return asked
+
+
+def _spread(problem: Problem) -> Ints:
+    """Return the quickest layout: replicas by load, packed evenly."""
+    instance = instance_of(problem)
+    return pack(instance, replicas_by_load(instance.total_WLE, gpus=instance.gpus, slots=instance.slots))
+
+
+def _bound(solutions: Mapping[str, Solution], proven: StepTimeBound) -> Bound:
+    """Return what is proven of all layouts."""
+    bound, traffic = solutions[Objective.BALANCE.value].bound, solutions.get(Objective.TRAFFIC.value)
+    if traffic is not None and traffic.bound.gpus_per_token is not None:
+        copies = {"gpus_per_token": traffic.bound.relaxation["gpus_per_token"]}
+        bound = replace(bound, gpus_per_token=traffic.bound.gpus_per_token, relaxation={**bound.relaxation, **copies})
+    return replace(bound, moe_layer_s=proven.seconds, relaxation={**bound.relaxation, "moe_layer_s": proven.relaxation})
 
 
 def _moe_slots(problem: Problem, layout: Layout) -> Ints:
@@ -141,16 +166,34 @@ def _best_of_layer(
 ) -> tuple[Ints, float]:
     """Improve the fastest start by exchanges; what runs stays where it is as fast."""
     times = layer_times(problem, step, layer)
+    judged, searched = (_tokens(problem, layer, numbers) for numbers in (JUDGED_NUMBERS, SEARCHED_NUMBERS))
+
+    def seconds(slots_GP: Ints) -> float:
+        return LayerSearch.start(times, slots_GP, judged).seconds
+
     running = [running_GP] if _has_no_twins(running_GP) else []
-    searches = [LayerSearch.start(times, slots_GP) for slots_GP in (*starts, *running)]
-    best = min(searches, key=lambda search: search.seconds)
+    found = [(seconds(slots_GP), slots_GP) for slots_GP in (*starts, *running)]
+    stays_s = found[-1][0] if problem.current is not None and running else None
+    best_s, best_GP = min(found, key=lambda each: each[0])
+    search = LayerSearch.start(times, best_GP, searched)
     touched = BATCH * times.tokens_WS.size * problem.topology.gpus
     rounds = max(1, min(MOST_ROUNDS, int(WORK / len(problem.demand.moe_layers) / touched)))
-    stays = searches[-1].seconds if problem.current is not None and running else None
-    best.improve(rounds=rounds, seed=seed, deadline=deadline)
-    if stays is not None and stays <= best.seconds * (1 + WORTH_MOVING):
-        return running_GP, stays
-    return best.slots_GP, best.seconds
+    search.improve(rounds=rounds, seed=seed, deadline=deadline)
+    improved_s = seconds(search.slots_GP)
+    if improved_s < best_s:
+        best_s, best_GP = improved_s, search.slots_GP
+    if stays_s is not None and stays_s <= best_s * (1 + WORTH_MOVING):
+        return running_GP, stays_s
+    return best_GP, best_s
+
+
+def _tokens(problem: Problem, layer: int, most_numbers: int) -> CountedTokens | None:
+    if problem.tokens is None or not problem.counts_copies:
+        return None
+    windows, topology = problem.demand.windows, problem.topology
+    return CountedTokens.of_layer(
+        problem.tokens.tokens, layer, windows=windows, topology=topology, most_numbers=most_numbers
+    )
 
 
 def _has_no_twins(slots_GP: Ints) -> bool:
@@ -171,6 +214,13 @@ def _notices(problem: Problem, plans: Plans, *, late: bool, time_limit_s: float 
             f"{problem.max_imbalance:g}: in this objective imbalance counts as the time that it costs."
         )
         notices.append(Notice("IMBALANCE_COUNTED_AS_TIME", detail))
+    sample = problem.tokens
+    if sample is not None and problem.counts_copies and not sample.is_whole:
+        detail = (
+            f"copies were counted on {sample.tokens.tokens} of {sample.recorded_tokens} recorded tokens, whole "
+            "requests drawn at random."
+        )
+        notices.append(Notice("TOKENS_SAMPLED", detail))
     if late:
         detail = f"the time limit of {time_limit_s:g} s ended the search; this is the best layout so far."
         notices.append(Notice("BEST_EFFORT_PLAN", detail))
