@@ -9,11 +9,10 @@ from pathlib import Path
 from api.loading import LoadedDemand, load_demand, read_topology
 from api.plan_request import PlanRequest
 from api.slots_option import check_draft, live_gpu_count, require_live_slots, slots_from_options
+from api.step_option import step_of
 from api.workers import Crew, FanOut, open_workers
 from placement.comparison import Traces
 from placement.demand import Demand
-from placement.errors import BadOption
-from placement.hardware import Phase
 from placement.layout import Layout
 from placement.notice import Notice
 from placement.plan import Plan
@@ -22,13 +21,11 @@ from placement.planner import Effort, Setting, make_plan, solve_problem, solve_w
 from placement.problem import Objective, Problem
 from placement.slots import smallest_slots_per_gpu
 from placement.solver import MapTasks
-from placement.step_time import USUAL_TOKENS, Step
+from placement.step_time import Step
 from placement.token_sample import take_sample
 from placement.tokens import WindowTokens
 from placement.topology import Topology
 from profiler.formats import read_layout
-from profiler.hardware import read_hardware
-from profiler.model_file import model_names
 from profiler.readers.options import ReadOptions
 
 DEFAULT_LOCAL_TARGET = 0.6
@@ -225,27 +222,6 @@ def _target_asked_for(request: PlanRequest, slots: int | None) -> float:
 
 def _target(request: PlanRequest) -> float:
     return DEFAULT_LOCAL_TARGET if request.local_target is None else request.local_target
-
-
-def step_of(request: PlanRequest, read: ReadOptions) -> Step | None:
-    """Return the step that times are predicted for, None without hardware."""
-    if request.hardware is None:
-        if request.step_phase is not None or request.step_tokens is not None:
-            raise BadOption("--step-phase and --step-tokens need --hardware, the profile to predict times with.")
-        return None
-    if read.model is None:
-        raise BadOption(
-            "--hardware needs --model: the size of an expert and top-k, from a config.json or one of "
-            f"{', '.join(model_names())}."
-        )
-    phase: Phase = request.step_phase or request.phase or "prefill"
-    return Step(
-        hardware=read_hardware(request.hardware),
-        phase=phase,
-        expert=read.model.expert,
-        top_k=read.model.top_k,
-        tokens_per_gpu=USUAL_TOKENS[phase] if request.step_tokens is None else request.step_tokens,
-    )
 
 
 def _options(request: PlanRequest) -> PlanOptions:

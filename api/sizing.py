@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from api.loading import load_demand, read_options, read_topology
-from api.plan_request import PlanRequest
-from api.planning import step_of
+from api.step_option import step_of
 from placement.dispatch import Dispatch
 from placement.errors import BadOption
 from placement.hardware import Phase
@@ -88,7 +87,7 @@ def size_from_files(
         seed=request.seed,
         threads=request.threads,
         stream=loaded.tokens,
-        step=step_of(_as_plan(request), read),
+        step=step_of(request, read),
     )
     return size_curve(question, progress=progress), (*notices, *loaded.notices)
 
@@ -111,16 +110,4 @@ def engine_of(request: SizeRequest, model: ModelWeights) -> EngineMemory:
         cache_bytes_per_value=CACHE_BYTES[request.kv_cache],
         page_tokens=request.page_tokens,
         draft_layers=request.draft_layers,
-    )
-
-
-def _as_plan(request: SizeRequest) -> PlanRequest:
-    return PlanRequest(
-        gpus=request.gpus,
-        phase=request.phase,
-        hardware=request.hardware,
-        step_phase=request.step_phase,
-        step_tokens=request.step_tokens,
-        seed=request.seed,
-        threads=request.threads,
     )

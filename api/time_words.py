@@ -28,6 +28,11 @@ def time_sentences(plan: Plan) -> tuple[str, ...]:
     return (_prediction(ours), _against_others(plan, ours), *_without_all_to_all(ours))
 
 
+def time_sentences_of(time: MoeLayerTime) -> tuple[str, ...]:
+    """Say what is predicted of one layout alone."""
+    return (_prediction(time), *_without_all_to_all(time))
+
+
 def microseconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1e6:.1f}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -21,13 +22,15 @@ from api.cli.output import (
     progress_bar,
     windows_table,
 )
-from api.cli.plan_options import DispatchRule, PlanFlags
-from api.cli.plan_output import print_plan
+from api.cli.plan_options import DispatchRule, Hardware, PlanFlags, StepPhase, StepTokens
+from api.cli.plan_output import print_plan, times_table
 from api.loading import load_demand, read_topology
 from api.planning import plan_from_files, plans_by_window
+from api.step_option import TimeOptions, step_of
+from api.time_words import time_sentences_of
 from placement.dispatch import Dispatch
 from placement.errors import BadOption
-from placement.score import score, score_tokens
+from placement.score import score, score_tokens, traced_moe_layer_time
 from placement.solution import Status
 from profiler.formats import read_layout
 from profiler.plan_file import write_plan
@@ -115,12 +118,16 @@ def evaluate(
     sources: cli.SourcesMode = "auto",
     capacity_factor: cli.CapacityFactor = 1.25,
     sample_tokens: cli.SampleTokens = None,
+    hardware: Hardware = None,
+    step_phase: StepPhase = None,
+    step_tokens: StepTokens = None,
     seed: cli.Seed = 0,
     read_with: cli.ReadFlags,
     as_json: cli.Json = False,
 ) -> None:
     """Judge any layout with the ruler."""
     read = read_with.options()
+    step = step_of(TimeOptions(hardware=hardware, step_phase=step_phase, step_tokens=step_tokens), read)
     machine, notices = read_topology(topology, gpus=gpus, nodes=nodes)
     loaded = load_demand(inputs, read, gpus=machine.gpus, window_by=window_by, sources=sources)
     judged, found = read_layout(
@@ -148,12 +155,22 @@ def evaluate(
             capacity_factor=capacity_factor,
         )
         metrics = metrics.with_tokens(found_of["layout"]) if found_of else metrics
+    time = None
+    if step is not None:
+        # A sample tells copies of all windows together, not of each, so times are then expected from counts.
+        stream = loaded.tokens if sample_tokens is None else None
+        time = traced_moe_layer_time(judged, loaded.demand, machine, dispatch=dispatch, step=step, stream=stream)
     warnings = [notice.to_dict() for notice in (*notices, *loaded.notices, *found)]
     if as_json:
-        print_json({"layout_hash": judged.hash, "metrics": metrics.to_dict(), "warnings": warnings})
+        timed = {} if time is None else {"moe_layer": asdict(time)}
+        print_json({"layout_hash": judged.hash, "metrics": {**metrics.to_dict(), **timed}, "warnings": warnings})
         return
     title = f"{layout.name}: {judged.slots_per_gpu} slots per GPU, {dispatch}, {metrics.sources} sources"
     print_table(metrics_table({"layout": metrics}, title=title))
     print_table(windows_table(metrics))
     print_table(capacity_table({"layout": metrics}))
+    if time is not None:
+        print_table(times_table({"layout": time}))
+        for sentence in time_sentences_of(time):
+            print_line(f"time: {sentence}")
     print_notices(warnings)

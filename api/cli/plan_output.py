@@ -8,8 +8,9 @@ from api.cli.output import TextTable, capacity_table, metrics_table, number, pri
 from api.time_words import microseconds, time_sentences
 from placement.comparison import OURS
 from placement.metrics import Metrics
-from placement.plan import Plan, PlanMetrics
+from placement.plan import Plan
 from placement.problem import LocalScope, Objective
+from placement.step_time import MoeLayerTime
 
 TIME_COLUMNS = ("moe_layer_us", "experts_us", "all_to_all_us", "worst window_us")
 
@@ -32,16 +33,16 @@ def print_plan(plan: Plan) -> None:
     if plan.pareto:
         print_table(_moves_table(plan))
     if plan.metrics.moe_layer is not None:
-        print_table(_times_table(rows))
+        print_table(times_table({name: row.moe_layer for name, row in rows.items()}))
     print(_verdict(plan))
     print_notices([notice.to_dict() for notice in plan.notices])
 
 
-def _times_table(rows: Mapping[str, PlanMetrics]) -> TextTable:
-    """Build the table of predicted times."""
+def times_table(times: Mapping[str, MoeLayerTime | None]) -> TextTable:
+    """Build the table of predicted times by layout."""
     table = TextTable("layout", *TIME_COLUMNS, title="predicted time of a MoE layer, in microseconds")
-    for name, row in rows.items():
-        if (time := row.moe_layer) is not None:
+    for name, time in times.items():
+        if time is not None:
             values = (time.moe_layer_s, time.expert_s, time.all_to_all_s, time.worst_window_s)
             table.add_row(name, *(microseconds(value) for value in values))
     return table

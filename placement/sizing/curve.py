@@ -14,7 +14,7 @@ from placement.errors import BadModelConfig, BadOption
 from placement.layout import Layout
 from placement.metrics import Metrics, TokenMetrics
 from placement.problem import Problem
-from placement.score import moe_layer_time, score, score_tokens
+from placement.score import score, score_tokens, traced_moe_layer_time
 from placement.sizing.engine_memory import EngineMemory, MemoryUse
 from placement.sizing.model_weights import ModelWeights
 from placement.sizing.remedies import not_enough_memory
@@ -218,8 +218,13 @@ def _row(question: SizeQuestion, slots: int, *, fits: bool = True) -> SizeRow:
     counted = _counted(question, problem, solution.layout)
     time = None
     if question.step is not None:
-        time = moe_layer_time(
-            solution.layout, problem.demand, problem.topology, dispatch=problem.dispatch, step=question.step
+        time = traced_moe_layer_time(
+            solution.layout,
+            problem.demand,
+            problem.topology,
+            dispatch=problem.dispatch,
+            step=question.step,
+            stream=question.stream,
         )
     return SizeRow(
         memory=memory,

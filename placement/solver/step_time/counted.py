@@ -175,7 +175,8 @@ class CountedCopies:
         by_site = [
             np.bincount(place_X, weights=needed[:, 0, site], minlength=sums_WSM[..., 0].size) for site in range(sites)
         ]
-        return np.stack(by_site, axis=1).reshape(sums_WSM.shape)
+        sums_WSM[:] = np.stack(by_site, axis=1).reshape(sums_WSM.shape)
+        return sums_WSM
 
     def _sent(self, sums_WSM: Floats) -> Sent:
         gpus, tokens_W = self.tokens.topology.gpus, self.tokens.tokens_W

@@ -121,15 +121,11 @@ def _other_plans(problem: Problem) -> dict[str, Problem]:
     balance = replace(problem, objective=Objective.BALANCE, step=None, tokens=None)
     if problem.dispatch is Dispatch.EVEN:
         return {Objective.BALANCE.value: balance}
-    looser = [cap for cap in CAPS if cap > problem.max_imbalance]
     asked = {Objective.BALANCE.value: balance, Objective.LOCALITY.value: replace(balance, objective=Objective.LOCALITY)}
-    for cap in looser:
+    for cap in (cap for cap in CAPS if cap > problem.max_imbalance):
         asked[f"locality within {cap:g}"] = replace(balance, objective=Objective.LOCALITY, max_imbalance=cap)
     if problem.counts_copies:
-        traffic = replace(problem, objective=Objective.TRAFFIC, step=None)
-        asked[Objective.TRAFFIC.value] = traffic
-        for cap in looser[:1]:
-            asked[f"traffic within {cap:g}"] = replace(traffic, max_imbalance=cap)
+        asked[Objective.TRAFFIC.value] = replace(problem, objective=Objective.TRAFFIC, step=None)
     return asked
 
 

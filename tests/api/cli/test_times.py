@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from profiler.plan_file import read_plan
-from profiler.recordings import MIXED, recording_path
+from profiler.recordings import AFFINITY, MIXED, recording_path
 from tests.api.cli.command import Moeplan, write_json
 
 GPUS, SLOTS = 4, 16
@@ -106,3 +106,79 @@ def test_a_model_is_known_by_its_name(moeplan: Moeplan, arguments: list[object],
     ran = moeplan(*arguments)
     assert ran.code == 2
     assert "deepseek-v3" in ran.err
+
+
+@pytest.fixture
+def judged(moeplan: Moeplan, arguments: list[object], tmp_path: Path) -> list[object]:
+    """``evaluate`` of a plan whose time is known."""
+    assert moeplan(*arguments).code == 0
+    at = arguments.index("--model")
+    return ["evaluate", tmp_path / "plan.json", arguments[1], "--gpus", GPUS, *arguments[at : at + 2]]
+
+
+def test_evaluate_predicts_what_the_plan_did(moeplan: Moeplan, judged: list[object], tmp_path: Path) -> None:
+    planned = read_plan(tmp_path / "plan.json").metrics.moe_layer
+    assert planned is not None
+    time = moeplan(*judged, "--hardware", "h200", "--json").json["metrics"]["moe_layer"]
+    assert time["basis"] == "tokens"
+    assert time["moe_layer_s"] == planned.moe_layer_s
+    assert "moe_layer" not in moeplan(*judged, "--json").json["metrics"]
+
+
+def test_evaluate_takes_phase_and_size_of_the_step(moeplan: Moeplan, judged: list[object]) -> None:
+    said = moeplan(*judged, "--hardware", "h100", "--step-phase", "decode", "--step-tokens", 64).out
+    assert "predicted time of a MoE layer" in said
+    assert "on h100, decode of 64 tokens per GPU" in said
+
+
+def test_evaluate_expects_copies_from_counts_where_tokens_are_sampled(moeplan: Moeplan, judged: list[object]) -> None:
+    ran = moeplan(*judged, "--hardware", "h200", "--sample-tokens", 500, "--json")
+    assert ran.json["metrics"]["moe_layer"]["basis"] == "counts"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--step-tokens", 8), "need --hardware"),
+        (("--hardware", "h300"), "b200, h100, h20, h200"),
+        (("--hardware", "h200", "--step-tokens", -1), "a step has -1 tokens per GPU"),
+    ],
+)
+def test_evaluate_refuses_bad_values(
+    moeplan: Moeplan, judged: list[object], options: tuple[object, ...], sentence: str
+) -> None:
+    ran = moeplan(*judged, *options)
+    assert ran.code == 2
+    assert sentence in ran.err
+
+
+def test_evaluate_needs_the_model_for_times(moeplan: Moeplan, judged: list[object]) -> None:
+    ran = moeplan(*judged[:-2], "--hardware", "h200")
+    assert (ran.code, ran.err.split(":")[0]) == (2, "BAD_OPTION")
+    assert "--hardware needs --model" in ran.err
+
+
+@pytest.fixture
+def for_step_time(arguments: list[object], recording: Path) -> list[object]:
+    """A plan of a shorter recording."""
+    arguments[arguments.index(recording)] = recording_path(AFFINITY)
+    return [*arguments, "--objective", "step-time", "--slots-per-gpu", 8]
+
+
+def test_step_time_counts_copies_and_shows_the_plan_for_traffic(moeplan: Moeplan, for_step_time: list[object]) -> None:
+    ran = moeplan(*for_step_time, "--json")
+    rows = {**ran.json["baselines"], "moeplan": ran.json["metrics"]}
+    assert {"locality", "traffic"} <= set(rows)
+    times = {name: row["moe_layer"] for name, row in rows.items()}
+    assert {time["basis"] for time in times.values()} == {"tokens"}
+    assert times["moeplan"]["moe_layer_s"] <= min(time["moe_layer_s"] for time in times.values()) * (1 + 1e-9)
+    assert 0 < ran.json["bound"]["moe_layer_s"] <= times["moeplan"]["moe_layer_s"]
+    assert "recorded tokens" in ran.json["bound"]["relaxation"]["moe_layer_s"]
+
+
+def test_step_time_with_a_sample_of_tokens_is_planned_and_judged_by_counts(
+    moeplan: Moeplan, for_step_time: list[object]
+) -> None:
+    ran = moeplan(*for_step_time, "--sample-tokens", 500, "--json")
+    assert ran.json["metrics"]["moe_layer"]["basis"] == "counts"
+    assert "traffic" not in ran.json["baselines"]
