@@ -55,7 +55,9 @@ class Settings(BaseSettings):
     """Worker processes that ``moeplan serve`` keeps running beside itself."""
 
     jobs_per_worker: Annotated[int, Field(ge=1, le=64)] = 2
-    engine_timeout_s: Annotated[float, Field(gt=0, le=600)] = 10.0
+    engine_timeout_s: Annotated[float, Field(gt=0, le=600)] | None = None
+    """For a request to an engine, whatever it asks; None waits longer for what takes an engine longer."""
+
     max_upload_bytes: Annotated[int, Field(ge=1)] = 2 * GIBIBYTE
     """Of all files of one recording together."""
 

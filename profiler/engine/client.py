@@ -8,56 +8,20 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from placement.notice import Notice
-from profiler.engine.contract import CONTRACT_VERSION, Placement, PluginHealth, Refusal
+from profiler.engine.contract import CONTRACT_VERSION, Placement, PluginHealth
 from profiler.engine.contract_demand import DEFAULT_FETCH_WINDOWS, DemandAnswer, DemandOptions, DemandState
 from profiler.engine.contract_measured import Measured
 from profiler.engine.contract_push import PushAnswer, PushRequest
 from profiler.engine.http import Answer, EngineHttp, checked_key
 from profiler.engine.json_fields import ContractViolation, Fields
+from profiler.engine.refusals import is_refusal, require_success
 from profiler.engine.server_facts import ServerFacts, looks_like_sglang, server_facts
-from profiler.errors import (
-    DispatchCombo,
-    DispatchNotSet,
-    EngineAnswerInvalid,
-    EngineBusy,
-    EngineError,
-    EngineFailed,
-    EngineRebalances,
-    EngineRefused,
-    EngineShapeUnsupported,
-    EngineUnreachable,
-    EngineVersionUntested,
-    LayoutHashMismatch,
-    ModelWithoutExpertLocation,
-    NotAnEngine,
-    NotEnoughMemory,
-    PluginMissing,
-    RecorderDisabled,
-    ScalesLeftBehind,
-)
+from profiler.engine.time_limits import ATTEMPTS, CHECKSUMS_S, DUMP_S, HEALTH_S, HTTP_S, PUSH_TIMEOUT_S, RANKS_S
+from profiler.errors import EngineAnswerInvalid, EngineUnreachable, NotAnEngine, PluginMissing, RecorderDisabled
+
+__all__ = ["PUSH_TIMEOUT_S", "EngineClient"]
 
 Message = TypeVar("Message")
-
-PUSH_TIMEOUT_S = 600.0
-
-NO_REASON = "NO_REASON"
-"""Code of an answer that is no success and says nothing in the contract's form."""
-
-ERRORS_BY_CODE: Mapping[str, type[EngineError]] = {
-    "LAYOUT_HASH_MISMATCH": LayoutHashMismatch,
-    "PUSH_IN_PROGRESS": EngineBusy,
-    "RECORDING_IN_PROGRESS": EngineBusy,
-    "DISPATCH_NOT_SET": DispatchNotSet,
-    "DISPATCH_COMBO": DispatchCombo,
-    "MODEL_WITHOUT_EXPERT_LOCATION": ModelWithoutExpertLocation,
-    "SCALES_LEFT_BEHIND": ScalesLeftBehind,
-    "NOT_ENOUGH_MEMORY": NotEnoughMemory,
-    "ENGINE_VERSION_UNTESTED": EngineVersionUntested,
-    "ENGINE_SHAPE_UNSUPPORTED": EngineShapeUnsupported,
-    "ENGINE_REBALANCES": EngineRebalances,
-}
-"""Codes of the plugin that have an error of their own; every other one is an :class:`EngineRefused` or
-:class:`EngineFailed`."""
 
 
 class EngineClient:
@@ -73,8 +37,9 @@ class EngineClient:
         SGLang's admin key where the engine has one, else its API key, else None.
     read_key : str or None
         SGLang's API key, for engines that have both: ``/server_info`` takes no admin key. None means ``key``.
-    timeout_s : float
-        For a request; pushes have a limit of their own.
+    timeout_s : float or None
+        For a request, whatever it asks; pushes and dumps have limits of their own. None takes the limits of
+        :mod:`profiler.engine.time_limits`, which wait longer for what an engine under load answers late.
 
     Raises
     ------
@@ -88,9 +53,10 @@ class EngineClient:
     """
 
     def __init__(
-        self, url: str, key: str | None = None, *, read_key: str | None = None, timeout_s: float = 10.0
+        self, url: str, key: str | None = None, *, read_key: str | None = None, timeout_s: float | None = None
     ) -> None:
-        self._http = EngineHttp(url, timeout_s=timeout_s)
+        self._http = EngineHttp(url, timeout_s=HTTP_S if timeout_s is None else timeout_s)
+        self._timeout_s = timeout_s
         self._key = checked_key(key, "the engine's key")
         self._read_key = checked_key(read_key, "the engine's read key") or self._key
 
@@ -121,7 +87,7 @@ class EngineClient:
 
     def require_alive(self) -> None:
         """Raise :class:`EngineUnreachable` unless the engine serves, :class:`NotAnEngine` where there is none."""
-        answer = self._http.request("GET", "/health", key=self._key)
+        answer = self._read("/health", HEALTH_S, key=self._key)
         if answer.status == 404:
             raise NotAnEngine(f"{self.url} answers, but has no /health: it is no SGLang.")
         if answer.status != 200:
@@ -140,9 +106,9 @@ class EngineClient:
 
     def server_info(self) -> dict[str, Any]:
         """Return the engine's server arguments and state, unchecked beyond being an object."""
-        answer = self._http.request("GET", "/server_info", key=self._read_key)
+        answer = self._read("/server_info", RANKS_S, key=self._read_key)
         if answer.status == 404:  # its older name
-            answer = self._http.request("GET", "/get_server_info", key=self._read_key)
+            answer = self._read("/get_server_info", RANKS_S, key=self._read_key)
         if answer.status == 404:
             raise NotAnEngine(f"{self.url} answers, but has no /server_info: it is no SGLang.")
         info = self._success(answer, "the server's arguments").json("the server's arguments")
@@ -171,7 +137,7 @@ class EngineClient:
 
     def architectures(self) -> tuple[str, ...]:
         """Return the names of the model's classes, empty where the engine does not say."""
-        answer = self._http.request("GET", "/model_info", key=self._read_key)
+        answer = self._read("/model_info", HTTP_S, key=self._read_key)
         if answer.status != 200:
             return ()
         info = answer.json("the model's facts")
@@ -197,7 +163,7 @@ class EngineClient:
         """Stop SGLang's own recorder; call :meth:`start_record` first."""
         self._success(self._post("/stop_expert_distribution_record"), "stopping the recorder")
 
-    def dump_record(self, *, timeout_s: float = 60.0) -> None:
+    def dump_record(self, *, timeout_s: float = DUMP_S) -> None:
         """Let the recorder write its file on the engine's host and forget what it held."""
         answer = self._http.request("POST", "/dump_expert_distribution_record", key=self._key, timeout_s=timeout_s)
         self._success(answer, "dumping the record")
@@ -205,7 +171,7 @@ class EngineClient:
     def clock_s(self) -> float | None:
         """Return the clock of the engine's host, seconds since 1970, to the second; None where it does not say."""
         # Any answer has it. Not /health: SGLang generates a token for that.
-        return self._http.request("GET", "/model_info", key=self._read_key).clock_s
+        return self._read("/model_info", HTTP_S, key=self._read_key).clock_s
 
     # ------------------------------------------------------------------ the plugin's routes
 
@@ -217,7 +183,7 @@ class EngineClient:
         PluginMissing
             The engine answers, but not at the plugin's routes.
         """
-        health = self._plugin("GET", "/moeplan/health", PluginHealth.from_json)
+        health = self._plugin_state("/moeplan/health", PluginHealth.from_json, HEALTH_S)
         if health.contract != CONTRACT_VERSION:
             raise EngineAnswerInvalid(
                 f"{self.url}: the plugin speaks version {health.contract} of the contract, this moeplan version "
@@ -227,8 +193,8 @@ class EngineClient:
 
     def placement(self, *, checksums: bool = False) -> Placement:
         """Read the layout the engine runs."""
-        query = {"checksums": 1} if checksums else {}
-        return self._plugin("GET", "/moeplan/placement", Placement.from_json, query=query)
+        query, limit_s = ({"checksums": 1}, CHECKSUMS_S) if checksums else ({}, RANKS_S)
+        return self._plugin_state("/moeplan/placement", Placement.from_json, limit_s, query=query)
 
     def put_placement(self, request: PushRequest, *, timeout_s: float = PUSH_TIMEOUT_S) -> PushAnswer:
         """Push a layout; the answer may be ``partial``. For checks before and after see :mod:`profiler.engine.push`.
@@ -243,7 +209,7 @@ class EngineClient:
         answer = self._http.request(
             "PUT", "/moeplan/placement", key=self._key, body=request.to_json(), timeout_s=timeout_s
         )
-        if answer.status != 500 or _is_refusal(answer):
+        if answer.status != 500 or is_refusal(answer):
             self._success(answer, "the push")
         return self._checked(answer, PushAnswer.from_json, "the push")
 
@@ -261,7 +227,7 @@ class EngineClient:
 
     def measured(self) -> Measured:
         """Ask the replay engine what it dispatched where since the last layout change."""
-        return self._plugin("GET", "/moeplan/measured", Measured.from_json)
+        return self._plugin_state("/moeplan/measured", Measured.from_json, RANKS_S)
 
     def run_steps(self, steps: int) -> bool:
         """Let a replay engine whose clock stands still serve some steps; return whether its trace is at the end."""
@@ -274,7 +240,7 @@ class EngineClient:
 
     def protection_notices(self) -> tuple[Notice, ...]:
         """Return ``ENGINE_UNPROTECTED`` when the engine takes recordings and pushes from anybody."""
-        answer = self._http.request("GET", "/moeplan/health", key=None)
+        answer = self._read("/moeplan/health", HEALTH_S, key=None)
         if answer.status != 200:
             return ()
         detail = f"{self.url} has no key: whoever reaches it can record and push. Start it with --admin-api-key."
@@ -282,8 +248,28 @@ class EngineClient:
 
     # ------------------------------------------------------------------ answers
 
+    def _limit_s(self, usual_s: float) -> float:
+        return usual_s if self._timeout_s is None else self._timeout_s
+
+    def _read(
+        self, path: str, limit_s: float, *, key: str | None, query: Mapping[str, str | int] | None = None
+    ) -> Answer:
+        """Ask for something that asking does not change: where the connection is lost, it is asked for again."""
+        limit_s = self._limit_s(limit_s)
+        return self._http.request("GET", path, key=key, query=query, timeout_s=limit_s, attempts=ATTEMPTS)
+
     def _post(self, path: str) -> Answer:
-        return self._http.request("POST", path, key=self._key)
+        return self._http.request("POST", path, key=self._key, timeout_s=self._limit_s(RANKS_S))
+
+    def _plugin_state(
+        self,
+        path: str,
+        read: Callable[[object], Message],
+        limit_s: float,
+        *,
+        query: Mapping[str, str | int] | None = None,
+    ) -> Message:
+        return self._of_plugin(self._read(path, limit_s, key=self._key, query=query), read, path)
 
     def _plugin(
         self,
@@ -294,7 +280,11 @@ class EngineClient:
         body: object = None,
         query: Mapping[str, str | int] | None = None,
     ) -> Message:
-        answer = self._http.request(method, path, key=self._key, body=body, query=query)
+        limit_s = self._limit_s(RANKS_S)
+        answer = self._http.request(method, path, key=self._key, body=body, query=query, timeout_s=limit_s)
+        return self._of_plugin(answer, read, path)
+
+    def _of_plugin(self, answer: Answer, read: Callable[[object], Message], path: str) -> Message:
         if answer.status == 404:
             raise PluginMissing(
                 f"{self.url} has no route {path}: install moeplan on the engine's host "
@@ -309,30 +299,4 @@ class EngineClient:
             raise EngineAnswerInvalid(f"{self.url}: {what}: {answer.without_key(violation.detail)}") from None
 
     def _success(self, answer: Answer, what: str) -> Answer:
-        """Return an answer of status 200, or raise what another status means."""
-        if answer.status == 200:
-            return answer
-        if answer.status in (401, 403):
-            sent = "another key" if self._key is not None else "a key"
-            raise EngineRefused(
-                f"{self.url} wants {sent} for {what}: its admin key where it has one, else its API key "
-                f"(status {answer.status})."
-            )
-        refusal = _refusal(answer)
-        other = EngineFailed if answer.status >= 500 else EngineRefused
-        error = ERRORS_BY_CODE.get(refusal.code, other)
-        code = "" if refusal.code == NO_REASON else f"{refusal.code}: "
-        detail = answer.without_key(f"{code}{refusal.detail}").rstrip(".")
-        did = "failed at" if error is EngineFailed else "refused"
-        raise error(f"{self.url} {did} {what} (status {answer.status}): {detail}.")
-
-
-def _is_refusal(answer: Answer) -> bool:
-    return _refusal(answer).code != NO_REASON
-
-
-def _refusal(answer: Answer) -> Refusal:
-    try:
-        return Refusal.from_json(answer.json(""))
-    except (ContractViolation, EngineAnswerInvalid):
-        return Refusal(NO_REASON, answer.text or "no reason was given")
+        return require_success(answer, url=self.url, what=what, with_key=self._key is not None)

@@ -14,6 +14,7 @@ from profiler.engine.contract import Placement, PluginHealth
 from profiler.engine.doctor_checks import Check, Findings, all_checks, check_layout
 from profiler.engine.http import EngineHttp
 from profiler.engine.server_facts import ServerFacts
+from profiler.engine.time_limits import RANKS_S
 from profiler.errors import EngineError, EngineRefused
 
 
@@ -78,13 +79,13 @@ def examine(
     key: str | None = None,
     read_key: str | None = None,
     layout: Callable[[int | None], Layout] | None = None,
-    timeout_s: float = 10.0,
+    timeout_s: float | None = None,
 ) -> Diagnosis:
     """Find out what works on an engine.
 
     Parameters
     ----------
-    url, key, read_key
+    url, key, read_key, timeout_s
         As of :class:`profiler.engine.client.EngineClient`.
     layout
         Returns the layout that the engine shall run, given its number of EP ranks (None where unknown); then one
@@ -98,7 +99,7 @@ def examine(
         The URL or a key is none.
     """
     with EngineClient(url, key, read_key=read_key, timeout_s=timeout_s) as client:
-        with closing(EngineHttp(url, timeout_s=timeout_s)) as http:
+        with closing(EngineHttp(url, timeout_s=timeout_s or RANKS_S)) as http:
             client.require_alive()
             access = probe_access(http, key=key, read_key=read_key)
         facts = _read_facts(client)

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from placement.errors import BadOption
+from profiler.engine.time_limits import CONNECT_S
 from profiler.errors import EngineAnswerInvalid, EngineUnreachable
 
 MAX_ANSWER_BYTES = 256 * 2**20
@@ -102,8 +103,16 @@ class EngineHttp:
         body: object = None,
         query: Mapping[str, str | int] | None = None,
         timeout_s: float | None = None,
+        attempts: int = 1,
     ) -> Answer:
         """Send one request and read its whole answer.
+
+        Parameters
+        ----------
+        timeout_s
+            For all attempts together; the connection must stand within :data:`CONNECT_S` of it.
+        attempts
+            How often it is sent when the connection is lost before anything was answered.
 
         Raises
         ------
@@ -121,26 +130,41 @@ class EngineHttp:
             params=dict(query or {}),
             json=body,
             headers={} if key is None else {"authorization": f"Bearer {key}"},
-            timeout=limit_s,
+            timeout=httpx.Timeout(limit_s, connect=min(limit_s, CONNECT_S)),
         )
         request.extensions["trace"] = self._connection.follow
-        try:
-            with self._connection.cut_after(limit_s):
-                response = self._client.send(request, stream=True)
-                try:
-                    body_bytes = _whole_body(response, what, deadline_s=deadline_s, limit_s=limit_s)
-                    clock_s = _clock_s(response.headers.get("date", ""))
-                    return Answer(response.status_code, body_bytes, key, clock_s)
-                finally:
-                    response.close()
-        except httpx.TimeoutException:
-            raise _too_slow(what, limit_s) from None
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            if time.monotonic() >= deadline_s:
+        while True:
+            attempts -= 1
+            try:
+                return self._exchange(request, key, what, limit_s=limit_s, deadline_s=deadline_s)
+            except httpx.ConnectTimeout:
+                raise EngineUnreachable(f"{what}: no connection within {min(limit_s, CONNECT_S):g} s.") from None
+            except httpx.TimeoutException:
                 raise _too_slow(what, limit_s) from None
-            raise _unusable(error, what) from None
-        except UnicodeError:
-            raise EngineUnreachable(f"{what}: this is no host name.") from None
+            except (httpx.TransportError, httpx.DecodingError) as error:
+                if time.monotonic() >= deadline_s:
+                    raise _too_slow(what, limit_s) from None
+                if not attempts or not _was_lost(error):
+                    raise _unusable(error, what) from None
+            except UnicodeError:
+                raise EngineUnreachable(f"{what}: this is no host name.") from None
+
+    def _exchange(
+        self, request: httpx.Request, key: str | None, what: str, *, limit_s: float, deadline_s: float
+    ) -> Answer:
+        with self._connection.cut_after(max(0.0, deadline_s - time.monotonic())):
+            response = self._client.send(request, stream=True)
+            try:
+                body_bytes = _whole_body(response, what, deadline_s=deadline_s, limit_s=limit_s)
+                clock_s = _clock_s(response.headers.get("date", ""))
+                return Answer(response.status_code, body_bytes, key, clock_s)
+            finally:
+                response.close()
+
+
+def _was_lost(error: httpx.RequestError) -> bool:
+    """Whether the connection ended before anything was answered."""
+    return isinstance(error, httpx.ReadError | httpx.WriteError) or "without sending a response" in str(error)
 
 
 def _clock_s(date: str) -> float | None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from placement.errors import LayoutMismatch, SlotCountMismatch
 from placement.layout import Layout
 from placement.notice import Notice
-from profiler.engine.client import ERRORS_BY_CODE, EngineClient
+from profiler.engine.client import EngineClient
 from profiler.engine.contract import Placement
+from profiler.engine.refusals import ERRORS_BY_CODE
 from profiler.errors import (
     DispatchCombo,
     DispatchNotSet,

@@ -10,13 +10,14 @@ import numpy as np
 
 from placement.errors import BadOption
 from placement.layout import Layout
-from profiler.engine.client import PUSH_TIMEOUT_S, EngineClient
+from profiler.engine.client import EngineClient
 from profiler.engine.contract import Placement
 from profiler.engine.contract_push import MAX_PAUSE_S, PushAnswer, PushRequest
 from profiler.engine.history import LayoutHistory
 from profiler.engine.map_rules import changed_layers, chunks_of_layers
 from profiler.engine.preflight import Preflight, preflight
 from profiler.engine.push_result import PushResult, PushStatus
+from profiler.engine.time_limits import PUSH_TIMEOUT_S
 from profiler.engine.verify import ExpertWeights, expert_weights, verify_pushed
 from profiler.errors import (
     ApplyStalled,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from placement.layout import Layout
-from profiler.engine.client import PUSH_TIMEOUT_S, EngineClient
+from profiler.engine.client import EngineClient
 from profiler.engine.contract import Placement
 from profiler.engine.contract_push import PushRequest
 from profiler.engine.history import LayoutHistory, RememberedPush
 from profiler.engine.preflight import preflight
 from profiler.engine.push import push_checked
 from profiler.engine.push_result import PushResult
+from profiler.engine.time_limits import PUSH_TIMEOUT_S
 from profiler.engine.verify import ExpertWeights, expert_weights
 from profiler.errors import NoPreviousLayout
 

@@ -11,6 +11,9 @@ from profiler.plugin.orders import PREFIX, OrderRefused, RankAnswer, first_refus
 ANSWER_TIMEOUT_S = 60.0
 """Longest wait for an order that moves nothing; a scheduler answers between two batches."""
 
+HEALTH_TIMEOUT_S = 10.0
+"""Longest wait for what the ranks say of themselves: health answers without them, too."""
+
 MOVE_TIMEOUT_S = 600.0
 """Longest wait for one chunk of a push."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from profiler.engine.contract import ABILITIES, CONTRACT_VERSION, Ability, Placement, PluginHealth
-from profiler.plugin.carrier import RankCarrier
+from profiler.plugin.carrier import HEALTH_TIMEOUT_S, RankCarrier
 from profiler.plugin.orders import OrderRefused
 from profiler.plugin.push_desk import ENGINE
 from profiler.plugin.versions import installed_engine, moeplan_version
@@ -33,7 +33,7 @@ class PlacementDesk:
     async def health(self) -> PluginHealth:
         """Say what works and why not the rest; answers also when the ranks do not."""
         try:
-            parts = await self._carrier.order("health", timeout_s=10.0)
+            parts = await self._carrier.order("health", timeout_s=HEALTH_TIMEOUT_S)
         except OrderRefused as refusal:
             reason = f"{refusal.code}: {refusal.detail}"
             parts = []

@@ -8,13 +8,14 @@ import socket
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
 
 from placement.errors import BadOption
 from profiler.engine import http as engine_http
+from profiler.engine import time_limits
 from profiler.engine.client import EngineClient
 from profiler.engine.contract_demand import DemandOptions
 from profiler.engine.contract_push import PushRequest
@@ -31,10 +32,11 @@ from profiler.errors import (
     RecorderDisabled,
 )
 from profiler.json_file import read_json
+from profiler.plugin.carrier import ANSWER_TIMEOUT_S, HEALTH_TIMEOUT_S
 from profiler.replay import running_replay
 from tests.case_files import case, case_folder
-from tests.profiler.engine.messages import MESSAGES, health
-from tests.profiler.engine.servers import answer, engine_that_answers, healthy_routes
+from tests.profiler.engine.messages import MAP_LP, MESSAGES, health
+from tests.profiler.engine.servers import answer, engine_that_answers, hangs_up, healthy_routes, in_turn
 from tests.profiler.replay.clients import client_of_replay
 from tests.profiler.replay.traces import made_up
 
@@ -116,6 +118,64 @@ def test_a_silent_engine_is_given_up_in_time():
     started_s = time.monotonic()
     assert "within 0.3 s" in error_of(silent, timeout_s=0.3).detail
     assert time.monotonic() - started_s < 1.5
+
+
+# ------------------------------------------------------------------ how long, and how often
+
+
+READS = [
+    (lambda client: client.require_alive(), ("GET", "/health"), time_limits.HEALTH_S),
+    (lambda client: client.architectures(), ("GET", "/model_info"), time_limits.HTTP_S),
+    (lambda client: client.server_info(), ("GET", "/server_info"), time_limits.RANKS_S),
+    (lambda client: client.health(), HEALTH, time_limits.HEALTH_S),
+    (lambda client: client.placement(), ("GET", "/moeplan/placement"), time_limits.RANKS_S),
+    (lambda client: client.placement(checksums=True), ("GET", "/moeplan/placement"), time_limits.CHECKSUMS_S),
+]
+TAKES = [
+    (lambda client: client.demand(), ("GET", "/moeplan/demand"), time_limits.RANKS_S),
+    (lambda client: client.stop_demand(), ("POST", "/moeplan/demand/stop"), time_limits.RANKS_S),
+    (lambda client: client.start_demand(DemandOptions(window_steps=1)), ("POST", "/moeplan/demand/start"), 75.0),
+    (lambda client: client.put_placement(PushRequest(map_LP=MAP_LP)), ("PUT", "/moeplan/placement"), 600.0),
+]
+
+
+@pytest.mark.parametrize(("ask", "route", "limit_s"), READS + TAKES)
+def test_every_question_has_its_own_limit_unless_one_is_given(ask, route, limit_s, monkeypatch):
+    limits = []
+
+    def asked(_http, method, path, *, timeout_s=None, **_):
+        limits.append(((method, path), timeout_s))
+        return engine_http.Answer(404, b"")
+
+    monkeypatch.setattr(engine_http.EngineHttp, "request", asked)
+    for given_s in (None, 3.0):
+        with EngineClient("http://127.0.0.1:9", timeout_s=given_s) as client, suppress(EngineError):
+            ask(client)
+    assert limits[0] == (route, limit_s)
+    given = [limit for found, limit in limits if found == route][-1]
+    assert given == (600.0 if route[0] == "PUT" else 3.0)
+
+
+def test_limits_wait_for_what_the_engine_says_at_its_own():
+    assert time_limits.HEALTH_S > HEALTH_TIMEOUT_S
+    assert time_limits.RANKS_S > ANSWER_TIMEOUT_S
+
+
+@pytest.mark.parametrize(("ask", "route", "_limit_s"), READS)
+def test_a_connection_that_is_lost_is_no_answer_when_only_reading(ask, route, _limit_s):
+    routes = healthy_routes()
+    usual = routes.get(route, answer({"architectures": []}))
+    with engine_that_answers({**routes, route: in_turn(hangs_up, usual)}) as (url, told), EngineClient(url) as client:
+        ask(client)
+    assert told.requests.count(route) == 2
+
+
+@pytest.mark.parametrize(("ask", "route", "_limit_s"), TAKES)
+def test_what_takes_or_changes_something_is_asked_for_once(ask, route, _limit_s):
+    routes = {route: in_turn(hangs_up, answer({}))}
+    with engine_that_answers(routes) as (url, told), EngineClient(url) as client, pytest.raises(EngineError):
+        ask(client)
+    assert told.requests.count(route) == 1
 
 
 @pytest.mark.parametrize("url", ["http://xn--/", f"http://{'a' * 64}.example", "http://127.0.0.1:99999", "http://h:0"])
