@@ -149,6 +149,7 @@ def capture_dumps(
     _require_ours(reader, facts)
     _require_traffic(client, reader)
     notices += _ring_notices(reader, facts)
+    notices += _overlap_notices(facts)
     return DumpCapture(reader, facts, files, tuple(notices))
 
 
@@ -284,4 +285,15 @@ def _ring_notices(reader: OpenedInput, facts: ServerFacts) -> Iterator[Notice]:
             "RING_FULL",
             f"the recorder keeps {steps} steps, and all are used: what came before the last {steps} is lost; a longer "
             "ring is --expert-distribution-recorder-buffer-size.",
+        )
+
+
+def _overlap_notices(facts: ServerFacts) -> Iterator[Notice]:
+    """Say what no reader of the dump can tell: which of its decode tokens the engine threw away."""
+    if facts.overlaps and not facts.simulated:
+        yield Notice(
+            "UNUSED_TOKENS_COUNTED",
+            "the engine launches a step before it knows which requests have ended, and its recorder counts the token "
+            "more that it then computes for each: up to one per request that ended. moeplan's plugin leaves them out; "
+            "without it, --disable-overlap-schedule does.",
         )

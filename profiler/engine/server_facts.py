@@ -49,6 +49,8 @@ class ServerFacts:
         The engine records from its start for its metrics of balancedness.
     returns_routed_experts : bool
         ``--enable-return-routed-experts``.
+    overlaps : bool
+        Whether a step is launched before the result of the last one is looked at (no ``--disable-overlap-schedule``).
     """
 
     version: str
@@ -69,6 +71,7 @@ class ServerFacts:
     recorder_ring_steps: int | None
     recorder_always_on: bool
     returns_routed_experts: bool
+    overlaps: bool
 
     @property
     def all_to_all(self) -> bool:
@@ -119,6 +122,7 @@ def server_facts(info: Mapping[str, Any]) -> ServerFacts:
         recorder_ring_steps=ring,
         recorder_always_on=_reports_balancedness(fields),
         returns_routed_experts=_flag(fields, "enable_return_routed_experts"),
+        overlaps=not _flag(fields, "disable_overlap_schedule"),
     )
 
 

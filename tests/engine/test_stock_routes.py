@@ -78,6 +78,20 @@ def test_the_stock_recorder_is_read_in_every_mode(
     assert set(recorded.files).isdisjoint(again.files)
 
 
+def test_a_recording_with_overlap_holds_at_most_a_token_more_for_every_request(
+    one_engine: OneEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = one_engine.get(EngineSetup(arguments=("--expert-distribution-recorder-mode", "per_token")))
+    folder = engine.log_file.parent / "dumps"
+    folder.mkdir(exist_ok=True)
+    recorded, routed_LE = recorded_with_traffic(engine, folder, monkeypatch)
+
+    assert "UNUSED_TOKENS_COUNTED" in [notice.code for notice in recorded.notices]
+    more_LE = counts_LE(recorded) - routed_LE
+    assert more_LE.min() >= 0
+    assert set((more_LE.sum(axis=1) / TOP_K).tolist()) <= {0, len(REQUESTS)}
+
+
 def test_sampled_requests_are_what_the_plugin_counts_also_after_a_push(one_engine: OneEngine) -> None:
     engine = one_engine.get(recording("per_token"))
     before = read_placement(engine)

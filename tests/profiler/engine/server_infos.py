@@ -25,6 +25,7 @@ def server_info(**changes: Any) -> dict[str, Any]:
         "expert_distribution_recorder_buffer_size": 1000,
         "expert_balancedness_report_mode": "off",
         "enable_return_routed_experts": True,
+        "disable_overlap_schedule": True,
         "api_key": None,
         "admin_api_key": "the-admin-key",
     }

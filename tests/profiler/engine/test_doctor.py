@@ -241,6 +241,13 @@ def test_who_balances_is_said(enabled: bool, balancer: str, state: str, words: s
     assert ("MOEPLAN_PLUGIN_EPLB=1" in check.remedy) == (balancer == "sglang")
 
 
+def test_dumps_of_an_overlapping_engine_are_said_to_hold_more() -> None:
+    for overlaps in (True, False):
+        diagnosis, _ = diagnosed(stock(disable_overlap_schedule=not overlaps))
+        check = next(check for check in diagnosis.checks if check.name == "capture_dumps")
+        assert ("UNUSED_TOKENS_COUNTED" in check.detail) == overlaps
+
+
 def test_a_balancer_without_the_plugin_is_sglangs_own() -> None:
     assert states(diagnosed(stock(enable_eplb=True))[0])["balancer"] == "limited"
     assert states(diagnosed(stock())[0])["balancer"] == "works"

@@ -148,6 +148,12 @@ def test_a_ring_that_was_filled_is_pointed_out(tmp_path: Path) -> None:
     assert captured(tmp_path, roomy)[0].notices == ()
 
 
+@pytest.mark.parametrize("overlap", [{"disable_overlap_schedule": False}, {"disable_overlap_schedule": None}])
+def test_tokens_that_an_overlapping_engine_threw_away_are_pointed_out(tmp_path: Path, overlap: dict[str, Any]) -> None:
+    recorded, _ = captured(tmp_path, engine(tmp_path, **overlap))
+    assert [notice.code for notice in recorded.notices] == ["UNUSED_TOKENS_COUNTED"]
+
+
 def test_a_dump_of_somebody_else_while_recording_is_pointed_out(tmp_path: Path) -> None:
     def start(request: BaseHTTPRequestHandler) -> None:
         write_stat(tmp_path / stat_file_name(time.time()), np.ones((1, 3, 4), dtype=np.int32))
