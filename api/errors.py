@@ -19,6 +19,9 @@
           +-- SecretMissing                   an engine's key is not where its reference says
           +-- EngineResting                   an engine failed so often that it is left alone for a while
           +-- JobStopped                      a job was cancelled, or its process ended
+          +-- ClientError                     a moeplan service that the command line asks (--url)
+               +-- ServiceUnreachable, ServiceAnswerInvalid
+               +-- ServiceRefused             it said no, with a code that is none of this moeplan's
 
 ``code`` is the class name in capitals, as everywhere. Only :mod:`api.http` knows status codes.
 """
@@ -146,3 +149,29 @@ class EngineResting(ApiError):
 
 class JobStopped(ApiError):
     """The job was stopped."""
+
+
+class ClientError(ApiError):
+    """The moeplan service that was asked did not do it."""
+
+
+class ServiceUnreachable(ClientError):
+    """No moeplan service answers there."""
+
+
+class ServiceAnswerInvalid(ClientError):
+    """What answers is no moeplan service, or not one of this version."""
+
+
+class ServiceRefused(ClientError):
+    """The service refused.
+
+    Parameters
+    ----------
+    code
+        As the service gave it.
+    """
+
+    def __init__(self, detail: str = "", *, code: str = "SERVICE_REFUSED", remedies: tuple[str, ...] = ()) -> None:
+        super().__init__(detail, remedies=remedies)
+        self.code = code

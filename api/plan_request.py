@@ -10,7 +10,7 @@ from typing import Literal
 from api.workers import Workers
 from placement.dispatch import Dispatch
 from placement.errors import BadOption
-from placement.hardware import Phase
+from placement.hardware import HardwareProfile, Phase
 from placement.plan_header import SlotsFrom
 from placement.problem import LocalScope, Objective
 from placement.topology import MAX_GPUS
@@ -60,7 +60,7 @@ class PlanRequest:
     max_moved_bytes: int | None = None
     pareto: bool = False
     max_overflow: float | None = None
-    hardware: str | None = None
+    hardware: str | HardwareProfile | None = None
     step_phase: Phase | None = None
     step_tokens: int | None = None
 

@@ -129,19 +129,20 @@ def _prepare(paths: Sequence[Path], read: ReadOptions, request: PlanRequest) -> 
         tested = _load(request.test, read, request, gpus=gpus)
         judged_on, traces = tested.demand, replace(traces, judged_on=tested.tokens)
         notices = [*notices, *tested.notices]
+    step = step_of(request, read)
     setting = Setting(
         model=_model(loaded, read),
         inputs=tuple(PlanInput(name=each["name"], sha256=each["sha256"]) for each in loaded.inputs),
-        options=_options(request),
+        options=_options(request, step),
         target_was_asked=request.local_target is not None,
         judged_on=judged_on,
         expert_groups=request.expert_groups or (read.model.expert_groups if read.model else None),
         expert_bytes=request.expert_bytes,
         notices=(*notices, *loaded.notices, *_live_notice(request, gpus)),
         traces=traces,
-        step=step_of(request, read),
+        step=step,
     )
-    return _problem(request, loaded, topology, read, step=setting.step), setting
+    return _problem(request, loaded, topology, read, step=step), setting
 
 
 def _load(
@@ -224,7 +225,7 @@ def _target(request: PlanRequest) -> float:
     return DEFAULT_LOCAL_TARGET if request.local_target is None else request.local_target
 
 
-def _options(request: PlanRequest) -> PlanOptions:
+def _options(request: PlanRequest, step: Step | None) -> PlanOptions:
     return PlanOptions(
         objective=request.objective,
         local_scope=request.local_scope,
@@ -241,7 +242,7 @@ def _options(request: PlanRequest) -> PlanOptions:
         max_moved_slots=request.most_moved_slots,
         sample_tokens=request.sample_tokens,
         max_overflow=request.max_overflow,
-        hardware=request.hardware,
+        hardware=None if step is None else step.hardware.name,
     )
 
 

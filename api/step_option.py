@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from placement.errors import BadOption
-from placement.hardware import Phase
+from placement.hardware import HardwareProfile, Phase
 from placement.step_time import USUAL_TOKENS, Step
 from profiler.hardware import read_hardware
 from profiler.model_file import model_names
@@ -14,10 +14,13 @@ from profiler.readers.options import ReadOptions
 
 
 class AskedForTimes(Protocol):
-    """The options; ``phase`` is that of the traffic, which times are predicted for unless ``step_phase`` is given."""
+    """The options; ``phase`` is that of the traffic, which times are predicted for unless ``step_phase`` is given.
+
+    ``hardware`` is a profile, or the name or file of one.
+    """
 
     @property
-    def hardware(self) -> str | None: ...
+    def hardware(self) -> str | HardwareProfile | None: ...
     @property
     def step_phase(self) -> Phase | None: ...
     @property
@@ -49,7 +52,7 @@ def step_of(request: AskedForTimes, read: ReadOptions) -> Step | None:
         )
     phase: Phase = request.step_phase or request.phase or "prefill"
     return Step(
-        hardware=read_hardware(request.hardware),
+        hardware=read_hardware(request.hardware) if isinstance(request.hardware, str) else request.hardware,
         phase=phase,
         expert=read.model.expert,
         top_k=read.model.top_k,

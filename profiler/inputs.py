@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, Protocol
@@ -20,7 +21,7 @@ from profiler.readers.tensorrt_llm import META_NAME, is_statistics_folder, open_
 from profiler.trace import TraceReader
 from profiler.trace_facts import recorded_facts
 
-__all__ = ["OpenedInput", "open_inputs", "trace_facts"]
+__all__ = ["OpenedInput", "Recording", "open_inputs", "recordings", "trace_facts"]
 
 Format = Literal["sglang-pt", "json", "npz", "parquet", "rank-csv", "tensorrt-llm"]
 
@@ -63,6 +64,35 @@ def open_inputs(paths: Sequence[Path], options: ReadOptions) -> list[OpenedInput
     BadOption
         No path, or one given twice.
     """
+    return [_open(recording, options) for recording in recordings(paths)]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The files of one recording, as they are read together.
+
+    Attributes
+    ----------
+    files : tuple of Path
+        One file or folder, or several rank files.
+    format : str
+    name : str
+        What its windows and messages are called by.
+    """
+
+    files: tuple[Path, ...]
+    format: Format
+    name: str
+
+
+def recordings(paths: Sequence[Path]) -> list[Recording]:
+    """Say which files or folders belong to one recording; nothing but the beginning of files is read.
+
+    Raises
+    ------
+    InputNotFound, UnknownFormat, UnreadableDump, BadOption
+        As :func:`open_inputs`.
+    """
     if not paths:
         raise BadOption("no input is given; one recording at least is needed.")
     resolved = [_resolved(path) for path in paths]
@@ -70,17 +100,17 @@ def open_inputs(paths: Sequence[Path], options: ReadOptions) -> list[OpenedInput
         if path in resolved[:index]:
             raise BadOption(f"{paths[index]} is given twice; its traffic would count double.")
     formats = [_format_of(path) for path in paths]
-    opened: list[OpenedInput] = []
-    for path, found in zip(paths, formats, strict=True):
+    found: list[Recording] = []
+    for path, kind in zip(paths, formats, strict=True):
         siblings = [
             other
-            for other, kind in zip(paths, formats, strict=True)
-            if kind == found and other.is_file() and other.resolve().parent == path.resolve().parent
+            for other, its in zip(paths, formats, strict=True)
+            if its == kind and other.is_file() and other.resolve().parent == path.resolve().parent
         ]
-        together = _recorded_together(path, found, siblings)
+        together = _recorded_together(path, kind, siblings)
         if together[0] == path:  # the first file of a recording stands for all
-            opened.append(_open(together, found, options))
-    return opened
+            found.append(Recording(tuple(together), kind, _name_of(together, kind)))
+    return found
 
 
 def trace_facts(reader: OpenedInput) -> dict[str, object]:
@@ -114,15 +144,26 @@ def _recorded_together(path: Path, found: Format, siblings: Sequence[Path]) -> S
     return [path]
 
 
-def _open(files: Sequence[Path], found: Format, options: ReadOptions) -> OpenedInput:
+def _name_of(files: Sequence[Path], found: Format) -> str:
     first, *more = files
-    if found == "rank-csv" and first.is_file():
-        return open_rank_csvs(files, options, name=first.resolve().parent.name if more else first.name)
-    if more:
-        from profiler.readers.sglang_pt import open_rank_files, recording_name
+    if not more:
+        return first.resolve().name if first.is_dir() else first.name
+    if found == "rank-csv":
+        return first.resolve().parent.name
+    from profiler.readers.sglang_pt import recording_name
 
-        return open_rank_files(files, options, name=recording_name(files))
-    return _OPENERS[found](first, options)
+    return recording_name(files)
+
+
+def _open(recording: Recording, options: ReadOptions) -> OpenedInput:
+    first, *more = recording.files
+    if recording.format == "rank-csv" and first.is_file():
+        return open_rank_csvs(recording.files, options, name=recording.name)
+    if more:
+        from profiler.readers.sglang_pt import open_rank_files
+
+        return open_rank_files(recording.files, options, name=recording.name)
+    return _OPENERS[recording.format](first, options)
 
 
 def _format_of(path: Path) -> Format:

@@ -19,6 +19,12 @@ def model_names() -> tuple[str, ...]:
     return preset_names(KIND, suffix=SUFFIX)
 
 
+def known_model_config(name: str) -> dict[str, Any] | None:
+    """Return the configuration of a model that comes with moeplan, None where there is none of this name."""
+    preset = find_preset(name, KIND, suffix=SUFFIX)
+    return None if preset is None else read_model_config(preset)
+
+
 def read_model_config(name: str | Path) -> dict[str, Any]:
     """Parse a configuration: a file (or the folder with its ``config.json``), else a preset by its name.
 

@@ -12,12 +12,17 @@ from api.cli.calibrate_command import calibrate
 from api.cli.capture_command import capture
 from api.cli.demo import demo
 from api.cli.doctor_command import doctor
+from api.cli.engines_commands import app as engines
 from api.cli.exit_codes import BAD_INPUT, DONE, INTERRUPTED, TERMINATED, exit_code_of
+from api.cli.jobs_commands import app as jobs
+from api.cli.keys_commands import app as keys
 from api.cli.layout_commands import diff, export, report
 from api.cli.output import complain, survive_any_text
 from api.cli.plan_commands import compare, evaluate, plan
+from api.cli.plans_commands import app as plans
 from api.cli.push_commands import push, rollback
 from api.cli.replay_command import replay
+from api.cli.rollouts_commands import app as rollouts
 from api.cli.sample_command import sample
 from api.cli.service_commands import db, serve, worker
 from api.cli.size_command import size
@@ -34,6 +39,8 @@ app = typer.Typer(
 )
 app.add_typer(trace, name="trace")
 app.add_typer(db, name="db")
+for name, group in {"engines": engines, "plans": plans, "rollouts": rollouts, "jobs": jobs, "keys": keys}.items():
+    app.add_typer(group, name=name)
 for command in (
     plan,
     evaluate,

@@ -8,20 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.cli import options as cli
-from api.cli.output import print_json, print_line, print_notices
+from api.cli.option_groups import flattened
+from api.cli.output import print_json, print_line, print_notices, progress_bar
+from api.cli.service_flags import ServiceFlags
 from api.loading import read_options
 from placement.errors import BadOption
 from profiler.files import require_writable
 
 if TYPE_CHECKING:
+    from api.client.connection import ServiceConnection
     from profiler.engine.client import EngineClient
 
 # The client of engines loads httpx, so the command imports what it needs.
 
 
+@flattened
 def capture(
     engine: cli.Url,
-    out: Annotated[Path, typer.Option(help="moeplan trace to write (.parquet).", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="moeplan trace to write (.parquet); not needed with --url.", show_default=False),
+    ] = None,
     seconds: Annotated[
         float | None, typer.Option(help="Seconds to record; give this or --steps.", show_default=False)
     ] = None,
@@ -44,9 +51,21 @@ def capture(
     ] = False,
     key: cli.EngineKey = None,
     read_key: cli.EngineReadKey = None,
+    *,
+    at: ServiceFlags,
     as_json: cli.Json = False,
 ) -> None:
     """Record from a live engine and write a moeplan trace: by source GPU, or from the engine's own dumps."""
+    connection = at.connection()
+    if connection is not None:
+        if dump_dir is not None or take_over or model is not None:
+            raise BadOption("--dump-dir, --model and --take-over are for recording from here, without --url.")
+        limits = {"seconds": seconds, "steps": steps, "window_steps": window_steps}
+        with connection as service:
+            _there(service, engine, limits, out=out, as_json=as_json)
+        return
+    if out is None:
+        raise BadOption("--out is missing: the moeplan trace to write, like trace.parquet; or store it with --url.")
     from profiler.engine.client import EngineClient
 
     require_writable(out)
@@ -63,6 +82,29 @@ def capture(
         return
     print_line(result["sentence"])
     print_notices(warnings)
+
+
+def _there(
+    service: ServiceConnection, engine: str, limits: dict[str, int | float | None], *, out: Path | None, as_json: bool
+) -> None:
+    """Let a service record, and fetch the trace where a file was asked for."""
+    from api.client.names import engine_named
+    from api.client.traces import capture as record
+    from api.client.traces import download
+
+    if out is not None:
+        require_writable(out)
+    engine_id = engine_named(service, engine)["id"]
+    with progress_bar("recording") as advance:
+        trace = record(service, engine_id=engine_id, limits=limits, progress=advance)
+    if out is not None:
+        download(service, trace["id"], out)
+    if as_json:
+        print_json(trace)
+        return
+    simulated = " (simulated)" if (trace["facts"] or {}).get("simulated") else ""
+    print_line(f"stored {trace['id']} ({trace['name']}){simulated}{'' if out is None else f', wrote {out}'}")
+    print_notices(trace["warnings"])
 
 
 def _by_plugin(

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from api.cli import options as cli
+from api.cli.here_or_there import on_local_copies
+from api.cli.option_groups import flattened
 from api.cli.output import TextTable, print_json, print_line, print_notices, print_table
+from api.cli.service_flags import ServiceFlags
 from api.loading import read_model, read_topology
 from api.report import render_report
 from placement.diff import diff as diff_layouts
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 PlanFile = Annotated[Path, typer.Argument(help="Plan written by moeplan plan.", show_default=False)]
 
 
+@flattened
+@on_local_copies("layout_a", "layout_b")
 def diff(
     layout_a: Annotated[
         Path, typer.Argument(help="Layout before: moeplan plan or an engine's layout file.", show_default=False)
@@ -53,6 +58,8 @@ def diff(
         ),
     ] = False,
     model: cli.ModelConfig = None,
+    *,
+    at: ServiceFlags,
     as_json: cli.Json = False,
 ) -> None:
     """Say which slots change their expert between two layouts, and what moving them costs."""
@@ -85,6 +92,8 @@ def _gpus_of(layouts: Sequence[Path], shape: ModelShape | None) -> int:
     raise BadOption("neither file says for how many GPUs its layout is; give --gpus.")
 
 
+@flattened
+@on_local_copies("plan")
 def export(
     plan: PlanFile,
     out: Annotated[
@@ -107,6 +116,8 @@ def export(
     ] = None,
     key: cli.EngineKey = None,
     read_key: cli.EngineReadKey = None,
+    *,
+    at: ServiceFlags,
     as_json: cli.Json = False,
 ) -> None:
     """Write a plan's layout as the file that an engine loads at start; all formats but sglang need --model."""
@@ -160,9 +171,13 @@ def _print_restart(restart: Restart) -> None:
         print_line(f"{number}. {sentence}")
 
 
+@flattened
+@on_local_copies("plan")
 def report(
     plan: PlanFile,
     out: Annotated[Path, typer.Option(help="HTML file to write.", show_default=False)],
+    *,
+    at: ServiceFlags,
 ) -> None:
     """Write one self-contained HTML page about a plan."""
     write_text(out, render_report(read_plan(plan)))

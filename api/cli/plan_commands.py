@@ -11,6 +11,7 @@ import typer
 
 from api.cli import options as cli
 from api.cli.exit_codes import TARGET_MISSED
+from api.cli.here_or_there import make_plan, on_local_copies
 from api.cli.option_groups import flattened
 from api.cli.output import (
     capacity_table,
@@ -24,8 +25,9 @@ from api.cli.output import (
 )
 from api.cli.plan_options import DispatchRule, Hardware, PlanFlags, StepPhase, StepTokens
 from api.cli.plan_output import print_plan, times_table
+from api.cli.service_flags import ForEngine, ServiceFlags
 from api.loading import load_demand, read_topology
-from api.planning import plan_from_files, plans_by_window
+from api.planning import plans_by_window
 from api.step_option import TimeOptions, step_of
 from api.time_words import time_sentences_of
 from placement.dispatch import Dispatch
@@ -46,18 +48,21 @@ def plan(
         bool, typer.Option("--per-window", help="A plan for every window (phase, task, time slice): OUT.<window>.json.")
     ] = False,
     read_with: cli.ReadFlags,
+    at: ServiceFlags,
+    for_engine: ForEngine = None,
     as_json: cli.Json = False,
 ) -> None:
     """Plan a layout from recordings, with its proven bound and the baselines beside it."""
     if out.suffix != ".json":
         raise BadOption(f"--out is {out.name}; a plan is JSON, so write {out.stem or 'plan'}.json.")
-    request, read = asked.request(), read_with.options()
+    if per_window and at.url is not None:
+        raise BadOption("--per-window plans here alone; leave --url (MOEPLAN_URL) out.")
     with progress_bar("planning") as advance:
         if per_window:
-            by_window = plans_by_window(inputs, read, request, progress=advance)
+            by_window = plans_by_window(inputs, read_with.options(), asked.request(), progress=advance)
             made = dict(zip(_files_by_window(out, list(by_window)), by_window.values(), strict=True))
         else:
-            made = {out: plan_from_files(inputs, read, request, progress=advance)}
+            made = {out: make_plan(inputs, asked, read_with, at=at, for_engine=for_engine, progress=advance)}
     for path, one in made.items():
         write_plan(one, path)
     if as_json:
@@ -91,12 +96,14 @@ def compare(
         typer.Option(help="A recording to judge on (repeat for more); planned is on INPUTS alone.", show_default=False),
     ] = None,
     read_with: cli.ReadFlags,
+    at: ServiceFlags,
+    for_engine: ForEngine = None,
     as_json: cli.Json = False,
 ) -> None:
     """Compare trivial, random, eplb and hot-replication with our plan: same slots, same ruler, one run."""
-    request, read = asked.request(test=tuple(test or ())), read_with.options()
+    judged_on = tuple(test or ())
     with progress_bar("planning") as advance:
-        made = plan_from_files(inputs, read, request, progress=advance)
+        made = make_plan(inputs, asked, read_with, at=at, for_engine=for_engine, test=judged_on, progress=advance)
     if as_json:
         print_json(made.summary())
     else:
@@ -106,6 +113,7 @@ def compare(
 
 
 @flattened
+@on_local_copies("layout", "inputs")
 def evaluate(
     layout: Annotated[Path, typer.Argument(help="moeplan plan or an engine's layout file.", show_default=False)],
     inputs: cli.Inputs,
@@ -123,6 +131,7 @@ def evaluate(
     step_tokens: StepTokens = None,
     seed: cli.Seed = 0,
     read_with: cli.ReadFlags,
+    at: ServiceFlags,
     as_json: cli.Json = False,
 ) -> None:
     """Judge any layout with the ruler."""

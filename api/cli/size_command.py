@@ -10,9 +10,11 @@ import typer
 
 from api.cli import options as cli
 from api.cli.exit_codes import TARGET_MISSED
+from api.cli.here_or_there import on_local_copies
 from api.cli.option_groups import flattened
 from api.cli.output import print_json, print_notices, progress_bar
 from api.cli.plan_options import SharedFlags
+from api.cli.service_flags import ServiceFlags
 from api.cli.size_output import print_size
 from api.sizing import SizeRequest, size_from_files
 
@@ -80,7 +82,8 @@ class SizeFlags(SharedFlags):
 
 
 @flattened
-def size(inputs: cli.Inputs, *, asked: SizeFlags, as_json: cli.Json = False) -> None:
+@on_local_copies("inputs")
+def size(inputs: cli.Inputs, *, asked: SizeFlags, at: ServiceFlags, as_json: cli.Json = False) -> None:
     """Weigh slots per GPU against key-value cache: locality, balance and time of every number of slots that fits."""
     with progress_bar("sizing") as advance:
         curve, notices = size_from_files([Path(path) for path in inputs], asked.request(), progress=advance)

@@ -16,7 +16,8 @@ from api.service.context import Service
 from api.store.files import PIECE_BYTES, StoredFile, plain_name
 
 MAX_FIELD_BYTES = 2**20
-FIELDS = ("name", "engine_id", "model", "experts", "ranks", "allow_partial")
+FIELDS = ("name", "engine_id", "model", "experts", "ranks", "allow_partial", "map_history")
+JSON_FIELDS = {"model": "the model's config.json", "map_history": "a list of layouts that ran while recording"}
 
 
 class UploadFields(BaseModel):
@@ -30,10 +31,11 @@ class UploadFields(BaseModel):
     experts: int | None = Field(default=None, ge=1, le=65536)
     ranks: int | None = Field(default=None, ge=1, le=65536)
     allow_partial: bool = False
+    map_history: list[dict[str, Any]] | None = Field(default=None, max_length=10_000)
 
     def read_options(self) -> dict[str, Any]:
         """Return how the files are to be read."""
-        return self.model_dump(include={"model", "experts", "ranks", "allow_partial"}, exclude_none=True)
+        return self.model_dump(exclude={"name", "engine_id"}, exclude_none=True)
 
 
 @dataclass
@@ -88,11 +90,11 @@ def _fields(form: FormData) -> UploadFields:
             if name in texts:
                 raise BadRequest(f"the field {name[:40]!r} is there twice.")
             texts[name] = value
-    if "model" in texts:
+    for name in texts.keys() & JSON_FIELDS.keys():
         try:
-            texts["model"] = json.loads(texts["model"])
+            texts[name] = json.loads(texts[name])
         except (ValueError, RecursionError):
-            raise BadRequest("the field model is not JSON; it is the model's config.json.") from None
+            raise BadRequest(f"the field {name} is not JSON; it is {JSON_FIELDS[name]}.") from None
     try:
         return UploadFields.model_validate(texts)
     except ValidationError as error:

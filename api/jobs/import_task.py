@@ -44,13 +44,17 @@ def _inputs(files: Sequence[Path]) -> Sequence[Path]:
 
 
 def _options(read: Json, folder: Path) -> ReadOptions:
-    model = None
-    if read.get("model") is not None:
-        model = folder / "config.json"
-        model.write_text(json.dumps(read["model"]), encoding="utf-8")
     return read_options(
-        model=model,
+        model=_json_file(read.get("model"), folder / "config.json"),
         experts=read.get("experts"),
         ranks=read.get("ranks"),
         allow_partial=bool(read.get("allow_partial")),
+        map_history=_json_file(read.get("map_history"), folder / "map_history.json"),
     )
+
+
+def _json_file(value: object, path: Path) -> Path | None:
+    if value is None:
+        return None
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path

@@ -11,18 +11,9 @@ from typing import Any
 from api.jobs.checkpoints import CheckpointedMap
 from api.jobs.linked_files import linked
 from api.jobs.task_process import Json
-from api.loading import read_options
-from api.plan_request import PlanRequest
 from api.planning import plan_from_files
-from placement.dispatch import Dispatch
-from placement.problem import LocalScope, Objective
+from api.service.plan_options import read_options_of, request_of
 from profiler.plan_file import write_plan
-
-OPTIONS_OF_KIND: dict[str, Callable[[str], Any]] = {
-    "objective": Objective,
-    "local_scope": LocalScope,
-    "dispatch": Dispatch,
-}
 
 
 def run(request: Json, progress: Callable[[float, str], None]) -> Json:
@@ -31,9 +22,9 @@ def run(request: Json, progress: Callable[[float, str], None]) -> Json:
     Parameters
     ----------
     request
-        ``inputs``: name and path of every recording. ``options``: fields of :class:`api.plan_request.PlanRequest`.
-        ``current``: path of the layout that runs now, or None. ``costs``: cost matrix, or None. ``checkpoints``:
-        folder for finished layers. ``out``: path of the plan.
+        ``inputs``, ``tests``: name and path of every recording to plan and to judge on. ``options``: as a plan keeps
+        them, see :mod:`api.service.plan_options`. ``current``: path of the layout that runs now, or None. ``costs``:
+        cost matrix, or None. ``checkpoints``: folder for finished layers. ``out``: path of the plan.
     """
     searched = ""
 
@@ -47,18 +38,15 @@ def run(request: Json, progress: Callable[[float, str], None]) -> Json:
 
     with tempfile.TemporaryDirectory(prefix="moeplan-plan-") as folder:
         inputs = linked(request["inputs"], Path(folder) / "inputs")
-        options = {
-            name: OPTIONS_OF_KIND[name](value) if name in OPTIONS_OF_KIND else value
-            for name, value in request["options"].items()
-        }
-        asked = PlanRequest(
-            **options,
+        asked = request_of(
+            request["options"],
+            test=tuple(linked(request["tests"], Path(folder) / "tests")),
             topology_file=_json_file(request["costs"], Path(folder) / "costs.json"),
             current=_current(request["current"], Path(folder) / "current"),
         )
         plan = plan_from_files(
             inputs,
-            read_options(),
+            read_options_of(request["options"]),
             asked,
             progress=lambda share: progress(0.98 * share, searched or "reading and bounding"),
             around_map=around_map,
@@ -73,6 +61,7 @@ def run(request: Json, progress: Callable[[float, str], None]) -> Json:
         "moved_slots": plan.moves.moved_slots,
         "solve_seconds": plan.solve_seconds,
         "warnings": [notice.to_dict() for notice in plan.notices],
+        "pareto": [point.to_dict() for point in plan.pareto],
     }
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import re
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ from api.jobs.durable import Json
 from api.jobs.running import Finish, JobRun
 from api.jobs.task_process import run_task
 from api.service.engine_access import engine_client, with_retries
+from api.service.plans import stored_map
 from api.states import PlanState, TraceState
 from api.store import engines, plans, traces
 from api.store.audit import change_state
 from api.store.database import Session
+from api.store.files import FileStore
+from api.store.models import Trace
 
 SOLVE_GRACE_S = 0.3
 """CP-SAT does not unwind; there is nothing to tidy up either."""
@@ -46,8 +50,7 @@ def _running_layout(run: JobRun, engine_id: str) -> Json:
         engine = engines.find(session, engine_id)
     with engine_client(run.service, engine) as client:
         placement = with_retries(client.placement)
-    document = {"physical_to_logical_map": placement.map_LP.tolist()}
-    stored = run.service.files.put_bytes(json.dumps(document, separators=(",", ":")).encode())
+    stored = stored_map(run.service, placement.map_LP)
     return {
         "sha256": stored.sha256,
         "layout_hash": placement.layout_hash,
@@ -74,30 +77,47 @@ def _request(run: JobRun, current: Json) -> Json:
     files = run.service.files
     with run.service.database.reading() as session:
         plan = plans.find(session, run.subject_id)
-        inputs = []
-        for number, trace_id in enumerate(plans.trace_ids(session, plan.id), start=1):
-            trace = traces.find(session, trace_id)
-            if trace.state is not TraceState.READY:
-                raise WrongState(f"the trace {trace.id} is {trace.state}: {trace.state.sentence}")
-            inputs.append({"name": f"{number}-{trace.id}.parquet", "path": str(files.require_whole(str(trace.sha256)))})
         options = dict(plan.request)
-        costs = options.pop("costs", None)
-        if current.get("expert_bytes") is not None:
-            options.setdefault("expert_bytes", current["expert_bytes"])
+        planned_on = [_ready(session, trace_id) for trace_id in plans.trace_ids(session, plan.id)]
+        judged_on = [_ready(session, trace_id) for trace_id in options.get("test_trace_ids", ())]
+    costs = options.pop("costs", None)
+    if current.get("expert_bytes") is not None:
+        options.setdefault("expert_bytes", current["expert_bytes"])
+    runs_now = current.get("sha256", plan.current_sha256)
     return {
-        "inputs": inputs,
+        "inputs": _named(files, planned_on),
+        "tests": _named(files, judged_on),
         "options": options,
         "costs": costs,
-        "current": str(files.path(current["sha256"])) if current else None,
+        "current": None if runs_now is None else str(files.path(runs_now)),
         "checkpoints": str(checkpoint_folder(run.service.settings.data_dir, run.job_id)),
     }
+
+
+def _ready(session: Session, trace_id: str) -> Trace:
+    trace = traces.find(session, trace_id)
+    if trace.state is not TraceState.READY:
+        raise WrongState(f"the trace {trace.id} is {trace.state}: {trace.state.sentence}")
+    return trace
+
+
+def _named(files: FileStore, recordings: Sequence[Trace]) -> list[Json]:
+    """Name recordings as people did, since plans and messages call them so; equal names get a number."""
+    named: dict[str, Path] = {}
+    for number, trace in enumerate(recordings, start=1):
+        name = re.sub(r"[^A-Za-z0-9._+@=,-]+", "-", trace.name).lstrip("._+@=,-")[:180] or trace.id
+        while name in named:
+            name = f"{name}-{number}"
+        named[name] = files.require_whole(str(trace.sha256))
+    return [{"name": name, "path": str(path)} for name, path in named.items()]
 
 
 def _finish(session: Session, run: JobRun, current: Json, made: dict[str, Any]) -> Json:
     plan = plans.find(session, run.subject_id)
     for field in ("sha256", "layout_hash", "status", "local_gpu", "imbalance", "gap", "moved_slots", "solve_seconds"):
         setattr(plan, field, made[field])
-    plan.current_hash = current.get("layout_hash")
-    plan.current_sha256 = current.get("sha256")
+    if current:
+        plan.current_hash, plan.current_sha256 = current["layout_hash"], current["sha256"]
     change_state(session, plan, PlanState.PROPOSED, run.actor, why=f"solved: {plan.status}", sha256=plan.sha256)
-    return {"plan_id": plan.id, "status": plan.status, "layout_hash": plan.layout_hash}
+    shown = {"solve_seconds": plan.solve_seconds, **({"pareto": made["pareto"]} if made["pareto"] else {})}
+    return {"plan_id": plan.id, "status": plan.status, "layout_hash": plan.layout_hash, **shown}

@@ -38,7 +38,7 @@ def upload(
     files
         By the name they were uploaded under.
     read
-        ``model`` (config.json as an object), ``experts``, ``ranks``, ``allow_partial``.
+        ``model`` (config.json as an object), ``experts``, ``ranks``, ``allow_partial``, ``map_history``.
 
     Raises
     ------

@@ -89,6 +89,12 @@ def read_hardware(name: str) -> HardwareProfile:
     return parse_hardware(_parsed(path), name=path.name)
 
 
+def known_hardware(name: str) -> HardwareProfile | None:
+    """Return a profile that comes with moeplan, None where there is none of this name."""
+    preset = find_preset(name, KIND, suffix=SUFFIX)
+    return None if preset is None else parse_hardware(_parsed(preset), name=preset.name)
+
+
 def parse_hardware(document: Mapping[str, Any], *, name: str) -> HardwareProfile:
     """Build a profile from a parsed file; ``name`` is what messages call it."""
     version = document.get("format_version")

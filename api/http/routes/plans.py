@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -19,6 +20,9 @@ from api.store.database import Session
 
 router = APIRouter(prefix="/plans", tags=["plans"])
 JSON_OBJECT: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"schema": {"type": "object"}}}}}
+FILE_KINDS = {".json": "application/json", ".jsonl": "application/jsonl", ".yaml": "application/yaml"}
+"""Media types of engines' files, by suffix."""
+
 KNOWN: dict[int | str, dict[str, Any]] = {304: {"description": "Known."}}
 
 
@@ -35,6 +39,9 @@ def list_plans(
 @router.post("", status_code=202, response_model=PlanOut, responses=documented(404, 409))
 def ask_for_plan(body: PlanIn, edge: Admin, idempotency_key: IdempotencyKey = None) -> Response:
     """Ask for a plan; a job makes it, then it waits for approval. Follow the job named by `Location`."""
+    current = None
+    if body.current is not None:
+        current = plan_service.keep_layout(edge.service, body.current.physical_to_logical_map, gpus=body.gpus)
 
     def act(session: Session) -> Answer:
         engine = None if body.engine_id is None else engines.find(session, body.engine_id)
@@ -46,6 +53,7 @@ def ask_for_plan(body: PlanIn, edge: Admin, idempotency_key: IdempotencyKey = No
             engine=engine,
             trace_ids=body.trace_ids,
             options=body.options(),
+            current=current,
         )
         session.flush()
         return Answer(202, PlanOut.of(plan), {"Location": f"/v1/jobs/{job.id}", "ETag": etag(plan.version)})
@@ -91,34 +99,51 @@ def get_report(plan_id: str, edge: Reader) -> Response:
     return HTMLResponse(render_report(plan_service.made(edge.service, plan)))
 
 
-@router.get("/{plan_id}/export", responses=documented(404, 409) | JSON_OBJECT | KNOWN, response_class=Response)
+@router.get(
+    "/{plan_id}/export",
+    responses=documented(404, 409)
+    | KNOWN
+    | {200: {"content": {kind: {"schema": {"type": "string"}} for kind in FILE_KINDS.values()}}},
+    response_class=Response,
+)
 def export_plan(
     plan_id: str,
     edge: Reader,
     format: Annotated[str, Query(max_length=40, description="As `moeplan export --format`.")] = "sglang",
+    model: Annotated[
+        str | None,
+        Query(max_length=80, description="A model by name, where the plan was made without; sglang needs none."),
+    ] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Download the file that an engine loads at start."""
     with edge.service.database.reading() as session:
         plan = plans.find(session, plan_id)
-    content = plan_service.exported(edge.service, plan, format=format)
-    return edge.content(
-        content, media_type="application/json", tag=f'"{plan.sha256}-{format}"', file_name=f"{plan.id}.json"
-    )
+    content, suffix = plan_service.exported(edge.service, plan, format=format, model=model)
+    tag = hashlib.sha256(content).hexdigest()[:32]
+    return edge.content(content, media_type=FILE_KINDS[suffix], tag=f'"{tag}"', file_name=f"{plan.id}{suffix}")
 
 
-@router.get("/{plan_id}/diff", responses=documented(404, 409) | JSON_OBJECT)
+@router.get("/{plan_id}/diff", responses=documented(404, 409, 502) | JSON_OBJECT)
 def diff_plan(
     plan_id: str,
     edge: Reader,
     against: Annotated[
-        str, Query(max_length=40, description="`current`: the layout that ran when it was planned; or a plan's id.")
+        str,
+        Query(
+            max_length=40,
+            description="`current`: the layout that ran when it was planned; `running`: what an engine runs now; or a "
+            "plan's id.",
+        ),
     ] = "current",
+    engine_id: Annotated[
+        str | None, Query(max_length=40, description="For `running`: another engine than the plan's own.")
+    ] = None,
 ) -> dict[str, Any]:
     """Say which slots move between another layout and a plan's."""
     with edge.service.database.reading() as session:
         plan = plans.find(session, plan_id)
-        return plan_service.difference(edge.service, session, plan, against=against).to_dict()
+    return plan_service.difference(edge.service, plan, against=against, engine_id=engine_id).to_dict()
 
 
 @router.post("/{plan_id}/approve", response_model=PlanOut, responses=documented(404, 409, 412))

@@ -42,6 +42,11 @@ UPLOAD_BODY: dict[str, Any] = {
                         "experts": {"type": "integer", "minimum": 1},
                         "ranks": {"type": "integer", "minimum": 1},
                         "allow_partial": {"type": "boolean"},
+                        "map_history": {
+                            "type": "string",
+                            "description": "Layouts that ran while recording, as JSON: a list of {from_pass, "
+                            "physical_to_logical_map}.",
+                        },
                     },
                 },
             }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 from api.http.schemas.common import ErrorOut, Name, Reason, Strict, Warned
 from api.http.schemas.engines import Costs
@@ -16,13 +16,37 @@ from placement.dispatch import Dispatch
 from placement.problem import LocalScope, Objective
 from profiler.engine.contract_push import MAX_PAUSE_S
 
+MAX_PLAN_THREADS = 64
+"""Threads that one plan may take of a worker's machine."""
+
 WindowBy = Annotated[
     str, StringConstraints(pattern=r"^(file|domain|none|steps:[1-9][0-9]{0,8}|seconds:[0-9]{1,8}(\.[0-9]{1,6})?)$")
 ]
 
 
+TraceIds = Annotated[list[Annotated[str, StringConstraints(max_length=40)]], Field(min_length=1, max_length=64)]
+Row = Annotated[list[Annotated[int, Field(ge=0, le=65535)]], Field(min_length=1, max_length=65536)]
+ModelName = Annotated[str, StringConstraints(max_length=80)]
+
+
+class CurrentIn(Strict):
+    """A layout as SGLang writes it: which expert every slot holds, layer by layer."""
+
+    physical_to_logical_map: Annotated[list[Row], Field(min_length=1, max_length=1024)]
+
+    @field_validator("physical_to_logical_map")
+    @classmethod
+    def _rectangular(cls, rows: list[list[int]]) -> list[list[int]]:
+        if len({len(row) for row in rows}) != 1:
+            raise ValueError("every layer has as many slots as the others")
+        return rows
+
+
 class PlanIn(Strict):
-    """A plan to make; the options are those of `moeplan plan`. With an engine, its shape and dispatch are usual."""
+    """A plan to make; the options are those of `moeplan plan`. With an engine, its shape and dispatch are usual.
+
+    Every option has one name here and there; what the command line reads from a file is sent itself.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -33,34 +57,55 @@ class PlanIn(Strict):
         }
     )
 
-    trace_ids: list[Annotated[str, StringConstraints(max_length=40)]] = Field(min_length=1, max_length=64)
+    trace_ids: TraceIds
+    test_trace_ids: TraceIds | None = Field(default=None, description="Recordings to judge on, instead of holdout.")
     name: Name | None = None
     engine_id: str | None = Field(default=None, max_length=40)
+    model: ModelName | dict[str, Any] | None = Field(
+        default=None, description="A model that comes with moeplan, by name, or a config.json itself."
+    )
     gpus: int | None = Field(default=None, ge=1, le=4096)
     nodes: int | None = Field(default=None, ge=1, le=4096)
     costs: Costs | None = None
+    live_gpus: str | None = Field(
+        default=None, max_length=20_000, pattern=r"^[0-9]+(,[0-9]+)*$", description="GPUs left after failures."
+    )
     slots_per_gpu: int | None = Field(default=None, ge=1, le=65536)
     redundant: int | None = Field(default=None, ge=0, le=10**7)
     fit: Literal[True] | None = Field(default=None, description="Find the fewest slots that reach local_target.")
+    draft_experts: int | None = Field(default=None, ge=1, le=65536)
+    draft_redundant: int | None = Field(default=None, ge=0, le=10**7)
     local_target: float | None = Field(default=None, gt=0, le=1)
     local_scope: LocalScope | None = None
     objective: Objective | None = None
     max_imbalance: float | None = Field(default=None, ge=1, le=4096)
+    max_overflow: float | None = Field(default=None, ge=0, le=1)
+    hedge: float | None = Field(default=None, ge=0, lt=1)
     dispatch: Dispatch | None = None
     window_by: WindowBy | None = None
     sources: Literal["auto", "uniform"] | None = None
     phase: Literal["prefill", "decode"] | None = None
     holdout: float | None = Field(default=None, gt=0, lt=1)
+    current: CurrentIn | None = Field(default=None, description="The layout that runs now, where no engine is asked.")
     capacity_factor: float | None = Field(default=None, gt=0, le=4096)
+    sample_tokens: int | None = Field(default=None, ge=1, le=2**31)
+    expert_groups: int | None = Field(default=None, ge=1, le=65536)
     expert_bytes: int | None = Field(default=None, ge=1, le=MAX_EXPERT_BYTES)
     max_moved_slots: int | None = Field(default=None, ge=0, le=MAX_MOVED_BYTES)
     max_moved_bytes: int | None = Field(default=None, ge=0, le=MAX_MOVED_BYTES)
+    pareto: Literal[True] | None = Field(default=None, description="Also plan within shares of the free plan's moves.")
+    hardware: Annotated[str, StringConstraints(max_length=80)] | dict[str, Any] | None = Field(
+        default=None, description="A profile that comes with moeplan, by name, or what a profile file holds."
+    )
+    step_phase: Literal["prefill", "decode"] | None = None
+    step_tokens: int | None = Field(default=None, ge=1, le=2**24)
     time_limit_s: float | None = Field(default=None, gt=0, le=86400)
     seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
+    threads: int | None = Field(default=None, ge=1, le=MAX_PLAN_THREADS)
 
     def options(self) -> dict[str, Any]:
         """Return what was given of the options of a plan, as JSON."""
-        return self.model_dump(mode="json", exclude={"trace_ids", "name", "engine_id"}, exclude_none=True)
+        return self.model_dump(mode="json", exclude={"trace_ids", "name", "engine_id", "current"}, exclude_none=True)
 
 
 class PlanOut(BaseModel):
