@@ -94,6 +94,8 @@ class DemandRecorder:
     options : DemandOptions
         ``window_seconds`` is kept by whoever calls :meth:`close_window` on all ranks at once.
     recording_id : str
+    tap : GraphTap or None
+        Where graphs that are replayed write their routing.
     clock
         Seconds, monotonic.
     """
@@ -107,6 +109,7 @@ class DemandRecorder:
         view: RankView,
         options: DemandOptions,
         recording_id: str,
+        tap: GraphTap | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.recording_id = recording_id
@@ -116,7 +119,7 @@ class DemandRecorder:
         self._view = view
         self.options = options
         self._clock = clock
-        self._log = StepLog(empty_counts(layers=layers, experts=experts, device=device), view)
+        self._log = StepLog(empty_counts(layers=layers, experts=experts, device=device), view, tap)
         self._ring: deque[RankWindow] = deque()
         self._step: LoggedStep | None = None
         self._seen_layers: set[int] = set()
@@ -179,10 +182,10 @@ class DemandRecorder:
             return None
         step.number, step.generation = number, generation
         if captured is not None and self._view.counts_its_rows:
-            layers = tuple(layer for layer in captured.written_layers if layer not in self._seen_layers)
-            if layers and step.rows.tokens:
-                step.add_graph(captured, layers=layers, view=self._view)
-            captured.clear()
+            self._log.tap = captured
+            step.add_graph(
+                captured, layers=tuple(layer for layer in captured.written_layers if layer not in self._seen_layers)
+            )
         if len(self._unsettled) >= MOST_UNSETTLED_STEPS:
             raise OrderRefused("the engine looks at its results where the plugin does not.", code="ROUTING_NOT_SEEN")
         self._launched += 1

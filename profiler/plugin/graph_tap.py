@@ -1,10 +1,11 @@
 """Routing inside captured CUDA graphs.
 
 No Python runs while a graph is replayed, so what shall be known afterwards must be written by the graph itself. Each
-MoE layer copies its expert ids into a buffer (one small kernel), the first one also writes how many rows there are.
-After a step that is recorded the buffer's rows are copied and its row count is cleared, so that a later step whose
-graph wrote nothing is not taken for this one. Buffers never move: a graph keeps writing to the one it was captured
-with, so when larger graphs need more room a second buffer joins.
+MoE layer copies its expert ids into a buffer (one small kernel); the first one also writes how many rows there are and
+counts the pass, so that a later step whose graph wrote nothing is not taken for this one. After a step that is recorded
+the buffer is copied as a whole: every launch costs a short decode step the better part of a per cent, bytes cost
+nothing. Buffers never move: a graph keeps writing to the one it was captured with, so when larger graphs need more room
+a second buffer joins.
 """
 
 from __future__ import annotations
@@ -12,23 +13,36 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+ROWS_AT, PASSES_AT = -2, -1
+"""Where a buffer holds the rows of the last pass, and the number of passes that wrote to it."""
+
+_TAIL = 2
+
 
 @dataclass
 class TapBuffer:
-    """Expert ids int32 [layers, rows, top-k], and how many rows the graph of the last step wrote, int32 [1]."""
+    """Expert ids of the last pass.
 
-    ids_LRK: Any
-    row_count: Any
+    Attributes
+    ----------
+    flat_B : tensor
+        int32; the ids, then the rows and the number of passes (``ROWS_AT``, ``PASSES_AT``).
+    layers, rows, top_k : int
+        Shape of the ids.
+    """
+
+    flat_B: Any
+    layers: int
+    rows: int
+    top_k: int
 
     @property
-    def rows(self) -> int:
-        return int(self.ids_LRK.shape[1])
+    def ids_LRK(self) -> Any:
+        return self.ids_of(self.flat_B)
 
-    def copied(self, rows: int) -> Any:
-        """Return the first rows' ids and, behind them, the row count as one flat tensor."""
-        import torch
-
-        return torch.cat([self.ids_LRK[:, :rows].flatten(), self.row_count])
+    def ids_of(self, flat: Any) -> Any:
+        """Return the ids in a buffer or in a stack of its copies, as int32 [..., layers, rows, top-k]."""
+        return flat[..., :-_TAIL].unflatten(-1, (self.layers, self.rows, self.top_k))
 
 
 @dataclass
@@ -56,8 +70,9 @@ class GraphTap:
         rows = int(topk_ids_RK.shape[0])
         if self.buffers and self.buffers[-1].rows >= rows:
             return
-        empty = torch.zeros((self.layers, rows, self.top_k), dtype=torch.int32, device=topk_ids_RK.device)
-        self.buffers.append(TapBuffer(empty, torch.zeros_like(empty[0, 0, :1])))
+        size = self.layers * rows * self.top_k + _TAIL
+        empty_B = torch.zeros(size, dtype=torch.int32, device=topk_ids_RK.device)
+        self.buffers.append(TapBuffer(empty_B, self.layers, rows, self.top_k))
 
     def write(self, layer: int, topk_ids_RK: Any) -> None:
         """Become part of the graph that is being captured; without room the layer stays unseen."""
@@ -68,10 +83,10 @@ class GraphTap:
         if layer not in self.written_layers:
             self.written_layers = sorted([*self.written_layers, layer])
         if layer == self.written_layers[0]:
-            buffer.row_count.fill_(rows)
+            buffer.flat_B[ROWS_AT].fill_(rows)
+            buffer.flat_B[PASSES_AT].add_(1)
         buffer.ids_LRK[layer, :rows].copy_(topk_ids_RK[:, : self.top_k])
 
-    def clear(self) -> None:
-        """Forget the last step."""
-        for buffer in self.buffers:
-            buffer.row_count.zero_()
+    def copies(self) -> list[Any]:
+        """Return every buffer as it is now."""
+        return [buffer.flat_B.clone() for buffer in self.buffers]

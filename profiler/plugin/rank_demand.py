@@ -160,9 +160,7 @@ class RankDemand:
         metadata = location_metadata()
         self._view = view_rank(server_args)
         self._failure = ""
-        if self._tap is not None:
-            wait_for_device()
-            self._tap.clear()
+        wait_for_device()
         self._recorder = DemandRecorder(
             layers=int(metadata.num_layers),
             experts=int(metadata.num_logical_experts),
@@ -170,6 +168,7 @@ class RankDemand:
             view=self._view,
             options=options,
             recording_id=order.text("recording_id"),
+            tap=self._tap,
         )
         ended = (before.options.owner or NOBODY_NAMED) if before is not None and taken_over else ""
         return self.state() | {"taken_over_from": ended}

@@ -94,6 +94,9 @@ _SMALL = {"heads": 4, "kv_heads": 2, "head_size": 16, "dtype": "float32"}
 CHECKPOINTS = {
     # Experts of 18.9 MB: 4 x 72 slots are 5.4 GB, which is what a push has to move.
     "hot": Checkpoint(layers=4, experts=64, top_k=8, hidden=2048, expert_width=1536),
+    # As deep as DeepSeek-V2-Lite and with its experts; its weights are left to the engine (write_configuration).
+    "deep": Checkpoint(layers=26, experts=64, top_k=6, hidden=2048, expert_width=1408),
+    "small-deep": Checkpoint(layers=6, experts=16, top_k=4, hidden=64, expert_width=64, **_SMALL),
     # DeepSeek-V2-Lite's expert shape.
     "two-domains": Checkpoint(layers=4, experts=64, top_k=8, hidden=2048, expert_width=1408, domains=2),
     "four-domains": Checkpoint(layers=4, experts=64, top_k=8, hidden=2048, expert_width=1408, domains=4, **_SOFT),
@@ -106,16 +109,22 @@ CHECKPOINTS = {
 }
 
 
-def write_checkpoint(folder: Path, model: Checkpoint, *, device: str) -> Path:
-    """Write configuration, weights and tokenizer, once; return the folder."""
+def write_configuration(folder: Path, model: Checkpoint) -> Path:
+    """Write configuration and tokenizer; an engine makes up weights of its own with ``--load-format dummy``."""
     from tests.engine.kit.random_model import write_tokenizer
 
-    if (folder / "model.safetensors.index.json").exists():
-        return folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(model.config(), indent=1))
     (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 256, "eos_token_id": 256}))
     write_tokenizer(folder)
+    return folder
+
+
+def write_checkpoint(folder: Path, model: Checkpoint, *, device: str) -> Path:
+    """Write configuration, weights and tokenizer, once; return the folder."""
+    if (folder / "model.safetensors.index.json").exists():
+        return folder
+    write_configuration(folder, model)
     files = {name: name_of_file for name_of_file, names in _write_weights(folder, model, device) for name in names}
     index = {"metadata": {}, "weight_map": files}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))

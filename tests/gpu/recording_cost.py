@@ -46,7 +46,7 @@ def measure_decode_recording(machine: Machine, engine: Engine, results: Results,
                 if max(without[1], with_recording[1]) < ends_s:
                     off.append(token_rate(arrivals_s, without))
                     on.append(token_rate(arrivals_s, with_recording))
-    _add(results, "decode", off, on)
+    _add(results, engine, "decode", off, on)
 
 
 def measure_prefill_recording(engine: Engine, results: Results, *, traffic: Traffic, pairs: int) -> None:
@@ -64,7 +64,7 @@ def measure_prefill_recording(engine: Engine, results: Results, *, traffic: Traf
             if pair:
                 off.append(rate[False])
                 on.append(rate[True])
-    _add(results, "prefill", off, on)
+    _add(results, engine, "prefill", off, on)
 
 
 def token_rate(arrivals_s: Sequence[float], interval: Interval) -> float:
@@ -88,13 +88,14 @@ def _interval(client: EngineClient, recording: bool, length_s: float) -> Interva
     return start_s, end_s
 
 
-def _add(results: Results, phase: str, off: Sequence[float], on: Sequence[float]) -> None:
+def _add(results: Results, engine: Engine, phase: str, off: Sequence[float], on: Sequence[float]) -> None:
     if not off:
         raise RuntimeError(f"no whole pair of {phase} intervals: the requests ended too early")
     ratios = [with_recording / without for without, with_recording in zip(off, on, strict=True)]
     interval = median_interval(ratios)
     results.add(
         "recording",
+        engine=engine.setup.name,
         phase=phase,
         pairs=len(ratios),
         median_ratio=round(interval.median, 4),

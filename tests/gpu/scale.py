@@ -11,8 +11,8 @@ class Scale:
 
     Attributes
     ----------
-    hot, domains : str
-        Checkpoints: with hot experts, and with experts of domains.
+    hot, domains, deep : str
+        Checkpoints: with hot experts, with experts of domains, and with as many layers as a served model.
     redundant : int
         Redundant slots.
     loop_streams, loop_tokens, loop_steps : int
@@ -42,6 +42,7 @@ class Scale:
 
     hot: str
     domains: str
+    deep: str
     redundant: int
     loop_streams: int
     loop_tokens: int
@@ -66,6 +67,7 @@ class Scale:
 GPU_SCALE = Scale(
     hot="hot",
     domains="two-domains",
+    deep="deep",
     redundant=8,
     loop_streams=32,
     loop_tokens=256,
@@ -89,6 +91,7 @@ GPU_SCALE = Scale(
 CPU_SCALE = Scale(
     hot="small-hot",
     domains="small-two-domains",
+    deep="small-deep",
     redundant=8,
     loop_streams=2,
     loop_tokens=8,

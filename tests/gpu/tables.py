@@ -172,6 +172,7 @@ def recording(found: Sequence[Finding]) -> str:
     """Throughput with recording on over off."""
     rows = [
         (
+            one["engine"],
             one["phase"],
             one["pairs"],
             one["off_tokens_per_s"],
@@ -180,7 +181,11 @@ def recording(found: Sequence[Finding]) -> str:
         )
         for one in of_kind(found, "recording")
     ]
-    return markdown(("phase", "pairs", "tokens/s off", "on / off (median)", "95 % interval"), rows) if rows else ""
+    return (
+        markdown(("engine", "phase", "pairs", "tokens/s off", "on / off (median)", "95 % interval"), rows)
+        if rows
+        else ""
+    )
 
 
 def layouts(found: Sequence[Finding], engine: str, case: str) -> str:

@@ -22,7 +22,7 @@ from placement.dispatch import Dispatch
 from placement.problem import Objective
 from profiler.engine.client import EngineClient
 from tests.gpu.cache_sizes import measure_size, sized_setup
-from tests.gpu.checkpoints import CHECKPOINTS
+from tests.gpu.checkpoints import CHECKPOINTS, write_configuration
 from tests.gpu.compare import Measurement, Prediction, compare_layouts
 from tests.gpu.hardware_check import check_calibration
 from tests.gpu.layouts import baseline, domain_layout, planned, worst
@@ -39,7 +39,19 @@ from tests.gpu.tables import two_gpu_table
 from tests.gpu.traffic import Traffic, domain_traffic, random_traffic, routed_tokens, send
 
 GPUS = 2
-STAGES = ("models", "link", "calibrate", "loop", "loop-dp", "push", "recording", "layouts", "all-to-all", "size")
+STAGES = (
+    "models",
+    "link",
+    "calibrate",
+    "loop",
+    "loop-dp",
+    "push",
+    "recording",
+    "recording-deep",
+    "layouts",
+    "all-to-all",
+    "size",
+)
 HOT_STAGES = ("push", "recording", "layouts")
 
 
@@ -73,6 +85,8 @@ class TwoGpus:
         self._loop = EngineSetup("loop", model or hot, **more)
         self._loop_dp = EngineSetup("loop-dp", model or hot, dp_attention=True, **more)
         self._hot = EngineSetup("hot", hot, **more)
+        made_up = ("--load-format", "dummy", *extra)
+        self._deep = EngineSetup("deep", machine.root / scale.deep, redundant=scale.redundant, arguments=made_up)
         sized = [(f"size-{redundant}", hot, redundant) for redundant in scale.sized_redundants]
         sized += [] if model is None else [("size-model", model, scale.redundant)]
         self._sized = [
@@ -103,6 +117,7 @@ class TwoGpus:
             ("loop-dp", lambda: self._on(self._loop_dp, self._run_loop, stop=True)),
             ("push", lambda: self._on(self._hot, self._pushes)),
             ("recording", lambda: self._on(self._hot, self._recording)),
+            ("recording-deep", self._recording_deep),
             ("layouts", lambda: self._on(self._hot, self._layouts, stop=True)),
             ("all-to-all", lambda: self._on(self._far, self._all_to_all, stop=True)),
             ("size", self._sizes),
@@ -148,9 +163,17 @@ class TwoGpus:
         measure_pushes(self._machine, engine, self._results, self._scale)
 
     def _recording(self, engine: Engine) -> None:
-        measure_decode_recording(self._machine, engine, self._results, self._scale)
+        self._decode_recording(engine)
         prefill = self._traffic(self._scale.prefill)
         measure_prefill_recording(engine, self._results, traffic=prefill, pairs=self._scale.prefill_pairs)
+
+    def _recording_deep(self) -> None:
+        """The cost on a model whose steps are as long as a served one's; with routing that means nothing."""
+        write_configuration(self._deep.model, CHECKPOINTS[self._scale.deep])
+        self._on(self._deep, self._decode_recording, stop=True)
+
+    def _decode_recording(self, engine: Engine) -> None:
+        measure_decode_recording(self._machine, engine, self._results, self._scale)
 
     def _layouts(self, engine: Engine) -> None:
         prefill, decode = self._traffic(self._scale.prefill), self._traffic(self._scale.decode)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.engine.contract_demand import DemandOptions
+from profiler.plugin import step_log
 from profiler.plugin.demand_recorder import MOST_UNSETTLED_STEPS, DemandRecorder
 from profiler.plugin.graph_tap import GraphTap
 from profiler.plugin.orders import OrderRefused
@@ -25,7 +26,7 @@ LAYERS, EXPERTS, TOP_K = 3, 6, 2
 MOE_LAYERS = (1, 2)
 
 
-def recorder(view: RankView, *, experts: int = EXPERTS, **options: Any) -> DemandRecorder:
+def recorder(view: RankView, *, experts: int = EXPERTS, tap: GraphTap | None = None, **options: Any) -> DemandRecorder:
     clock = iter(range(1000))
     return DemandRecorder(
         layers=LAYERS,
@@ -34,6 +35,7 @@ def recorder(view: RankView, *, experts: int = EXPERTS, **options: Any) -> Deman
         view=view,
         options=DemandOptions(**options),
         recording_id="r",
+        tap=tap,
         clock=lambda: float(next(clock)),
     )
 
@@ -129,8 +131,7 @@ def test_only_the_buffer_of_the_replayed_graph_counts() -> None:
     tap.make_room(small)
     tap.write(1, small)
     tap.make_room(large)
-    tap.clear()
-    found = recorder(plain(0), window_steps=1)
+    found = recorder(plain(0), tap=tap, window_steps=1)
     found.begin_step(StepRows(1, 2))
     settle(found, found.end_step(number=0, generation=0, captured=tap))
     (window,) = found.fetch(1)
@@ -140,6 +141,56 @@ def test_only_the_buffer_of_the_replayed_graph_counts() -> None:
     settle(found, found.end_step(number=1, generation=0, captured=tap))
     (window,) = found.fetch(1)
     np.testing.assert_array_equal(window.counts_FLE()[1, 1], plain_count(large[:5]))
+
+
+def test_a_graph_of_the_time_before_the_recording_does_not_count() -> None:
+    tap = GraphTap(layers=LAYERS, top_k=TOP_K)
+    tap.make_room(routing(3, 4))
+    for layer in MOE_LAYERS:
+        tap.write(layer, routing(3, 4))
+    found = recorder(plain(0), tap=tap, window_steps=2)
+    for number in range(2):  # steps whose graphs were captured without the tap
+        found.begin_step(StepRows(1, 4))
+        settle(found, found.end_step(number=number, generation=0, captured=tap))
+    (window,) = found.fetch(1)
+    assert window.counts_FLE().sum() == 0
+
+
+def test_steps_without_own_tokens_between_are_not_taken_for_the_next_one() -> None:
+    """A rank without tokens replays the graph for the others' sake; the step after it may run no graph of the tap."""
+    tap = GraphTap(layers=LAYERS, top_k=TOP_K)
+    first, idle = routing(3, 4), routing(4, 4)
+    tap.make_room(first)
+    found = recorder(dp_attention(0, ranks=2), tap=tap, window_steps=3)
+    for number, (tokens, ids_RK) in enumerate(((2, first), (0, idle), (2, None))):
+        found.begin_step(StepRows(1, tokens))
+        if ids_RK is not None:
+            for layer in MOE_LAYERS:
+                tap.write(layer, ids_RK)
+        settle(found, found.end_step(number=number, generation=0, captured=tap))
+    (window,) = found.fetch(1)
+    for layer in MOE_LAYERS:
+        np.testing.assert_array_equal(window.counts_FLE()[1, layer], plain_count(first[:2]))
+
+
+@pytest.mark.parametrize("held_bytes", [1, 150, 10_000])
+def test_how_often_copies_are_counted_changes_no_count(held_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_log, "HELD_BYTES", held_bytes)
+    tap = GraphTap(layers=LAYERS, top_k=TOP_K)
+    tap.make_room(routing(0, 8))
+    found = recorder(plain(0), tap=tap, window_steps=12)
+    expected = np.zeros((2, EXPERTS), dtype=np.int64)
+    for number in range(12):
+        phase, tokens = number % 2, number % 5
+        ids_RK = routing(number, tokens + 3)
+        found.begin_step(StepRows(phase, tokens))
+        for layer in MOE_LAYERS:
+            tap.write(layer, ids_RK)
+        settle(found, found.end_step(number=number, generation=0, captured=tap))
+        expected[phase] += plain_count(ids_RK[:tokens])
+    (window,) = found.fetch(1)
+    for layer in MOE_LAYERS:
+        np.testing.assert_array_equal(window.counts_FLE()[:, layer], expected)
 
 
 def test_eager_layers_are_not_counted_again_from_the_tap() -> None:
