@@ -9,7 +9,8 @@
           +-- BadSetting                      a setting, or the file of settings, is unusable
           +-- StateError                      what the service keeps
           |    +-- DatabaseUnreachable, DatabaseOutdated, DatabaseTooNew
-          |    +-- StoredFileLost             a file of the data folder is gone or changed
+          |    +-- StoredFileLost             a stored file is gone or changed
+          |    +-- FilesUnreachable           the object store does not answer
           +-- RequestError                    a request to the service cannot be done as it is
           |    +-- BadRequest, BadPath, BadCursor, BadIdempotencyKey, BadSecretReference, TooLarge
           |    +-- KeyMissing, KeyRefused, AdminNeeded
@@ -65,6 +66,10 @@ class DatabaseTooNew(StateError):
 
 class StoredFileLost(StateError):
     """A file of the data folder is missing, or is not what was stored."""
+
+
+class FilesUnreachable(StateError):
+    """The object store does not answer."""
 
 
 class RequestError(ApiError):

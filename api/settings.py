@@ -19,6 +19,9 @@ GIBIBYTE = 2**30
 SHORTEST_KEY = 16
 """Characters of a key given as a setting; keys that the service makes are longer."""
 
+FILE_STORES = ("file", "s3", "gs", "az", "abfs")
+"""Kinds of places that files can be stored in."""
+
 SECRETS = ("api_key", "admin_api_key", "database_url")
 
 
@@ -42,6 +45,10 @@ class Settings(BaseSettings):
 
     database_url: SecretStr | None = None
     """``postgresql://user:password@host/name`` or ``sqlite:///path``; by default moeplan.db in the data folder."""
+
+    files_url: str | None = None
+    """Where recordings, plans and layouts are stored: ``s3://bucket/folder`` (``gs://``, ``az://`` with their fsspec
+    clients) or ``file:///folder``; by default the data folder. Credentials come from the store's own variables."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8430
@@ -97,6 +104,20 @@ class Settings(BaseSettings):
     def _known_database(cls, url: SecretStr | None) -> SecretStr | None:
         if url is not None:
             _parsed(url.get_secret_value())
+        return url
+
+    @field_validator("files_url")
+    @classmethod
+    def _known_store(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        scheme, mark, place = url.partition("://")
+        if not mark or scheme not in FILE_STORES or not place.strip("/"):
+            raise ValueError(f"it is like s3://bucket/folder; there are {', '.join(FILE_STORES)}")
+        if "@" in place or "?" in place:
+            raise ValueError("it holds no credentials; they come from the store's own variables")
+        if scheme == "file" and not place.startswith("/"):
+            raise ValueError("a folder is named from the root, like file:///srv/moeplan")
         return url
 
     @property

@@ -37,6 +37,7 @@ STATUS: Mapping[type[CodedError], int] = {
     ours.RequestError: 422,
     ours.EngineResting: 503,
     ours.DatabaseUnreachable: 503,
+    ours.FilesUnreachable: 503,
     ours.StateError: 500,
     InvalidInput: 422,
     theirs.UnreadableInput: 422,

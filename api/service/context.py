@@ -11,6 +11,7 @@ from api.settings import Settings
 from api.store.database import Database
 from api.store.files import FileStore
 from api.store.migrate import is_new, make_folder, require_current, upgrade
+from api.store.object_files import open_files
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def open_service(settings: Settings) -> Iterator[Service]:
         require_current(database)
         queue = durable.JobQueue(settings.database)
         try:
-            yield Service(settings, database, FileStore(settings.data_dir), queue)
+            yield Service(settings, database, open_files(settings.data_dir, settings.files_url), queue)
         finally:
             queue.close()
     finally:
