@@ -14,6 +14,17 @@ SLIDING_POOLS = ("gpt_oss",)
 """Model types for which SGLang keeps a cache of its own for layers with a sliding window."""
 
 
+OTHER_POOLS = (
+    *("afmoe", "cohere2_moe", "deepseek_v4", "gemma4", "inkling", "laguna", "llama4", "mellum", "mimo_v2", "step3p5"),
+    *("bailing_hybrid", "falcon_h1", "granitemoehybrid", "jamba", "jet_nemotron", "kimi_linear", "lfm2", "minimax_m1"),
+    *("minimax_m3", "nemotron_h", "qwen3_5", "qwen3_next", "zaya"),
+)
+"""Beginnings of model types that have window pools, states of linear attention or sparse pools instead."""
+
+INDEX_BLOCK = 128
+"""Values of an index key that share one float32 scale (DeepSeek sparse attention, ``DSATokenToKVPool`` in SGLang)."""
+
+
 @dataclass(frozen=True)
 class KeyValueCache:
     """What is kept of a token.
@@ -28,6 +39,8 @@ class KeyValueCache:
         Key-value heads; 1 for MLA, whose latent vector every rank keeps.
     latent : bool
         Whether it is MLA.
+    index_bytes : int
+        Of the key of sparse attention's indexer in one layer, on every rank and in its own number format.
     """
 
     full_layers: int
@@ -35,6 +48,7 @@ class KeyValueCache:
     values: int
     heads: int
     latent: bool = False
+    index_bytes: int = 0
 
     def bytes_per_token(self, *, ranks: int, bytes_per_value: float, sliding_share: float) -> float:
         """Return the bytes that one GPU keeps of a token of its own.
@@ -47,7 +61,7 @@ class KeyValueCache:
             Tokens in the pool of sliding layers over those in the other (``--swa-full-tokens-ratio``).
         """
         layers = self.full_layers + sliding_share * self.sliding_layers if self.full_layers else self.sliding_layers
-        return max(1, self.heads // ranks) * self.values * layers * bytes_per_value
+        return layers * (max(1, self.heads // ranks) * self.values * bytes_per_value + self.index_bytes)
 
 
 def attention_groups(config: Mapping[str, Any], formats: Quantisation, *, layers: int) -> list[WeightGroup]:
@@ -72,16 +86,39 @@ def attention_groups(config: Mapping[str, Any], formats: Quantisation, *, layers
 
 
 def key_value_cache(config: Mapping[str, Any], *, layers: int) -> KeyValueCache:
-    """Return what an engine keeps of a token."""
+    """Return what an engine keeps of a token.
+
+    Raises
+    ------
+    BadModelConfig
+        The model keeps something else than keys and values of tokens, so that its cache would be sized wrongly.
+    """
+    _require_plain_cache(config)
     if config.get("kv_lora_rank"):
         values = whole(config, "kv_lora_rank") + whole(config, "qk_rope_head_dim")
-        return KeyValueCache(layers, 0, values, 1, latent=True)
+        return KeyValueCache(layers, 0, values, 1, latent=True, index_bytes=_index_bytes(config))
     _, _, kv_heads, head = _sizes(config)
     types = config.get("layer_types")
     sliding = 0
     if config.get("model_type") in SLIDING_POOLS and isinstance(types, list):
         sliding = sum(each == "sliding_attention" for each in types)
     return KeyValueCache(layers - sliding, sliding, 2 * head, kv_heads)
+
+
+def _require_plain_cache(config: Mapping[str, Any]) -> None:
+    kind, layers = str(config.get("model_type", "")), config.get("layer_types")
+    if kind.startswith(OTHER_POOLS) or (isinstance(layers, list) and "linear_attention" in layers):
+        raise BadModelConfig(
+            f"model_type is {kind!r}, whose cache has pools that moeplan does not size (windows, linear or sparse "
+            "attention); take max_total_num_tokens from the log of an engine that runs it."
+        )
+
+
+def _index_bytes(config: Mapping[str, Any]) -> int:
+    if config.get("index_topk") is None:
+        return 0
+    size = whole(config, "index_head_dim")
+    return size + size // INDEX_BLOCK * 4
 
 
 def whole(config: Mapping[str, Any], key: str) -> int:
@@ -116,6 +153,13 @@ def _latent(config: Mapping[str, Any], formats: Quantisation, *, layers: int) ->
             "absorbed MLA", heads * (nope + value), latent, plain, Split.ATTENTION, pieces=heads, count=layers
         ).copied(),
     ]
+    if config.get("index_topk") is not None:
+        index_heads, size = whole(config, "index_n_heads"), whole(config, "index_head_dim")
+        groups += [
+            matrix("indexer", index_heads * size, whole(config, "q_lora_rank"), packed, Split.WHOLE, count=layers),
+            matrix("indexer", size + index_heads, hidden, plain, Split.WHOLE, count=layers),
+            vector("norms", 2 * size, plain, count=layers),
+        ]
     if config.get("q_lora_rank"):
         squeezed = whole(config, "q_lora_rank")
         groups += [

@@ -9,6 +9,8 @@ import pytest
 from profiler.recordings import MIXED, recording_path
 from tests.api.cli.command import Moeplan, write_json
 
+PUBLIC_RECORDINGS = Path(__file__).resolve().parents[4] / "shared" / "data"
+
 CONFIG = {
     "model_type": "qwen3_moe",
     "vocab_size": 8192,
@@ -75,3 +77,28 @@ def test_another_models_recording_is_refused(moeplan: Moeplan, arguments: list[o
 def test_draft_layers_that_the_model_lacks_are_refused(moeplan: Moeplan, arguments: list[object]) -> None:
     line = moeplan.refused(*arguments, "--draft-layers", 1, code="BAD_OPTION")
     assert "the model has 0 draft" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"), [("prefill_in1024", 94), ("prefill_in4096", 82), ("decode_in1000out1000", 98)]
+)
+def test_deepseek_v3_on_eight_gpus_cannot_have_the_target_and_is_offered_what_fits(
+    moeplan: Moeplan, name: str, needed: int
+) -> None:
+    recording = PUBLIC_RECORDINGS / f"deepseek-v3-{name}.json"
+    if not recording.exists():
+        pytest.skip(f"no {recording.name} beside the checkout")
+    options = ("--gpus", 8, "--model", "deepseek-v3", "--gpu-memory-gib", 140.4, "--rows", 2)
+    ran = moeplan("size", recording, *options, "--json")
+    assert ran.code == 0
+    assert ran.json["slots_for_target"] == needed
+    assert ran.json["most_slots"] < needed
+    assert ran.json["target_row"] is None
+    last = ran.json["rows"][-1]
+    assert (last["memory"]["slots_per_gpu"], last["fits"]) == (needed, False)
+    best = max(row["local_gpu"] for row in ran.json["rows"] if row["fits"])
+    said = moeplan("size", recording, *options, "--local-target", 0.6)
+    assert said.code == 4
+    assert f"60% on the own GPU cannot be had: it needs at least {needed} slots" in said.out
+    assert f"the best own-GPU share that fits is {best:.4f}" in said.out
+    assert "on the own node it is 1.0000" in said.out

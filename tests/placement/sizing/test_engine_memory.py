@@ -68,6 +68,48 @@ def test_bytes_of_a_cached_token(config: dict[str, Any], ranks: int, expected: i
     assert fp8.token_bytes(weights) == expected / 2
 
 
+SPARSE = {**LATENT, "model_type": "deepseek_v32", "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64}
+
+
+def test_sparse_attention_keeps_an_index_key_of_its_own_format() -> None:
+    """SGLang 0.5.16, ``pool_configurator.py``: index_head_dim + index_head_dim // 128 * 4 bytes, whatever the cache."""
+    weights = ModelWeights.from_config(SPARSE)
+    assert ENGINE.token_bytes(weights) == 2 * ((16 + 4) * 2 + 132)
+    assert replace(ENGINE, cache_bytes_per_value=1.0).token_bytes(weights) == 2 * ((16 + 4) + 132)
+    assert others(ENGINE, SPARSE) - others(ENGINE, LATENT) == 2 * 2 * (64 * 128 * 24 + (128 + 64) * 64 + 2 * 128)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "qwen3_next"},
+        {"model_type": "mimo_v2_flash"},
+        {"model_type": "llama4_text"},
+        {"model_type": "deepseek_v4"},
+        {"model_type": "own", "layer_types": ["linear_attention", "full_attention"]},
+    ],
+)
+def test_models_with_other_pools_are_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(BadModelConfig, match="pools that moeplan does not size") as refused:
+        ModelWeights.from_config({**PLAIN, **config})
+    assert "max_total_num_tokens" in str(refused.value)
+
+
+@pytest.mark.parametrize("config", [PLAIN, LATENT, SPARSE, {**PLAIN, "model_type": "qwen3_moe"}])
+def test_other_models_are_sized(config: dict[str, Any]) -> None:
+    assert ModelWeights.from_config(config).cache.full_layers == 2
+
+
+@given(page=st.sampled_from([1, 16, 64, 128]), free_mib=st.integers(64, 4096))
+def test_a_cache_holds_whole_pages_and_no_page_more_would_fit(page: int, free_mib: int) -> None:
+    engine = replace(ENGINE, gpu_memory_gib=free_mib / 1024, page_tokens=page)
+    use = engine.use(ModelWeights.from_config(PLAIN), slots_per_gpu=2)
+    token_bytes = engine.token_bytes(ModelWeights.from_config(PLAIN))
+    assert use.cache_tokens % page == 0
+    assert use.cache_tokens * token_bytes <= max(0, use.cache_bytes)
+    assert (use.cache_tokens + page) * token_bytes > use.cache_bytes
+
+
 def test_layers_with_a_window_have_a_smaller_pool() -> None:
     config = {**PLAIN, "model_type": "gpt_oss", "layer_types": ["sliding_attention", "full_attention"]}
     assert ENGINE.token_bytes(ModelWeights.from_config(config)) == pytest.approx(1.8 * 2 * 4 * 2 * 8)
