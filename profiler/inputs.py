@@ -18,16 +18,17 @@ from profiler.readers.options import ReadOptions
 from profiler.readers.parquet import open_parquet
 from profiler.readers.rank_csv import is_rank_csv, open_rank_csvs
 from profiler.readers.tensorrt_llm import META_NAME, is_statistics_folder, open_tensorrt_llm
+from profiler.readers.vllm_load import is_vllm_load, open_vllm_load
 from profiler.trace import TraceReader
 from profiler.trace_facts import recorded_facts
 
 __all__ = ["OpenedInput", "Recording", "open_inputs", "recordings", "trace_facts"]
 
-Format = Literal["sglang-pt", "json", "npz", "parquet", "rank-csv", "tensorrt-llm"]
+Format = Literal["sglang-pt", "json", "npz", "parquet", "rank-csv", "tensorrt-llm", "vllm-load"]
 
 SUPPORTED = (
     "SGLang dumps (.pt, one file or a folder of rank files), JSON counts, .npz (counts, or topk with request_id), rank "
-    "CSVs, a TensorRT-LLM statistics folder, moeplan traces (.parquet)"
+    "CSVs, a TensorRT-LLM statistics folder, vLLM load records (.jsonl), moeplan traces (.parquet)"
 )
 HEAD_BYTES = 4096
 
@@ -188,8 +189,9 @@ def _format_of_file(path: Path) -> Format:
         return _format_of_zip(path)
     if is_rank_csv(head.splitlines()[0]):
         return "rank-csv"
-    if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
-        return "json"
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if start[:1] in (b"{", b"["):
+        return "vllm-load" if is_vllm_load(start) else "json"
     # What is left has no mark of its own: pickles of old torch versions, and files cut or overwritten at the start.
     by_suffix = _BY_SUFFIX.get(path.suffix.lower())
     if by_suffix is None:
@@ -272,5 +274,6 @@ _OPENERS: Mapping[Format, Callable[[Path, ReadOptions], OpenedInput]] = MappingP
         "parquet": open_parquet,
         "rank-csv": _open_rank_csv_folder,
         "tensorrt-llm": open_tensorrt_llm,
+        "vllm-load": open_vllm_load,
     }
 )

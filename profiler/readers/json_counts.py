@@ -96,6 +96,11 @@ def _other_json(name: str, root: object) -> str:
         return (
             f"{name} is a layout (physical_to_logical_map), not a recording; it goes to `moeplan evaluate` or `diff`."
         )
+    if "layer_list" in root:
+        return (
+            f"{name} is an expert map of vllm-ascend (layer_list), not a recording: that engine keeps expert loads in "
+            "memory and writes maps only; it goes to `moeplan evaluate` or `diff`."
+        )
     keys = ", ".join(shown(key) for key in list(root)[:5]) or "no keys"
     return (
         f'{name} is JSON with {keys}; counts are expected under "logical_count" or as keys like "7_2" (iteration and '

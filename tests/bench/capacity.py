@@ -1,7 +1,7 @@
 """What capped engines would reroute and drop, by capacity factor: ``python -m tests.bench.capacity``.
 
-Every recording is planned on one part of its traffic and judged on another. Two tables: overflow of windows, and, for the
-token trace, of single steps of so many tokens, which is what an engine caps.
+Every recording is planned on one part of its traffic and judged on another. Two tables: overflow of windows and, for
+the token trace, of single steps of so many tokens, which is what an engine caps.
 """
 
 from __future__ import annotations
