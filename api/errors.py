@@ -12,7 +12,7 @@
           |    +-- StoredFileLost             a stored file is gone or changed
           |    +-- FilesUnreachable           the object store does not answer
           +-- RequestError                    a request to the service cannot be done as it is
-          |    +-- BadRequest, BadPath, BadCursor, BadIdempotencyKey, BadSecretReference, TooLarge
+          |    +-- BadRequest, BadPath, BadCursor, BadIdempotencyKey, BadSecretReference, BadSchedule, TooLarge
           |    +-- KeyMissing, KeyRefused, AdminNeeded
           |    +-- NotFound
           |    +-- NameTaken, WrongState, IdempotencyKeyReused, ApprovalNeeded, EngineInUse
@@ -94,6 +94,10 @@ class BadIdempotencyKey(RequestError):
 
 class BadSecretReference(RequestError):
     """A secret is named by env:NAME or file:PATH, never given itself."""
+
+
+class BadSchedule(RequestError):
+    """The times or the gates of a schedule cannot be used."""
 
 
 class TooLarge(RequestError):

@@ -1,4 +1,4 @@
-"""Queries on plans, rollouts and decisions."""
+"""Queries on plans and rollouts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from api.errors import NotFound
 from api.states import RolloutState
-from api.store.models import Decision, Plan, PlanTrace, Rollout
+from api.store.models import Plan, PlanTrace, Rollout
 from api.store.pages import Page, Paging, paged
 
 
@@ -69,10 +69,3 @@ def applied_rollout(session: Session, engine_id: str) -> Rollout | None:
     applied = Rollout.state == RolloutState.APPLIED
     query = select(Rollout).where(Rollout.engine_id == engine_id, applied).order_by(Rollout.id.desc())
     return session.scalar(query.limit(1))
-
-
-def decisions(session: Session, paging: Paging, *, engine_id: str | None = None) -> Page[Decision]:
-    query = select(Decision)
-    if engine_id is not None:
-        query = query.where(Decision.engine_id == engine_id)
-    return paged(session, query, Decision.id, paging)

@@ -1,11 +1,11 @@
-"""Engines, and when they are rebalanced."""
+"""Engines."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Boolean, Float, ForeignKey, Index, Integer, String, Text, text
+from sqlalchemy import Index, Integer, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from api.states import EngineState
@@ -53,25 +53,3 @@ class Engine(Base):
     version: Mapped[int] = mapped_column(Integer)
     created_at: Mapped[datetime] = mapped_column(Moment)
     removed_at: Mapped[datetime | None] = mapped_column(Moment)
-
-
-class Schedule(Base):
-    """When an engine is rebalanced, and within which limits."""
-
-    __tablename__ = "schedules"
-
-    id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    engine_id: Mapped[str] = mapped_column(ForeignKey("engines.id"), index=True)
-    cron: Mapped[str | None] = mapped_column(String(200))
-    interval_s: Mapped[float | None] = mapped_column(Float)
-    applies: Mapped[bool] = mapped_column(Boolean)
-    """Whether a plan that passes all gates is pushed, or proposed."""
-
-    gates: Mapped[dict[str, Any]] = mapped_column(Document)
-    paused: Mapped[bool] = mapped_column(Boolean)
-    next_due_at: Mapped[datetime | None] = mapped_column(Moment, index=True)
-    last_tick_at: Mapped[datetime | None] = mapped_column(Moment)
-    last_success_at: Mapped[datetime | None] = mapped_column(Moment)
-    created_by: Mapped[str] = mapped_column(Text)
-    version: Mapped[int] = mapped_column(Integer)
-    created_at: Mapped[datetime] = mapped_column(Moment)

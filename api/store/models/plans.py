@@ -1,4 +1,4 @@
-"""Plans, their way into engines, and what was decided about them."""
+"""Plans, and their way into engines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Float, ForeignKey, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from api.states import Outcome, PlanState, RolloutState
+from api.states import PlanState, RolloutState
 from api.store.columns import Document, Moment, OneOf
 from api.store.models.base import Base
 
@@ -105,21 +105,3 @@ class Rollout(Base):
     created_at: Mapped[datetime] = mapped_column(Moment)
     ended_at: Mapped[datetime | None] = mapped_column(Moment)
     version: Mapped[int] = mapped_column(Integer)
-
-
-class Decision(Base):
-    """How a rebalancing cycle ended, with a sentence and its numbers, also when nothing was done."""
-
-    __tablename__ = "decisions"
-
-    id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    schedule_id: Mapped[str | None] = mapped_column(ForeignKey("schedules.id"), index=True)
-    engine_id: Mapped[str] = mapped_column(ForeignKey("engines.id"), index=True)
-    outcome: Mapped[Outcome] = mapped_column(OneOf(Outcome))
-    code: Mapped[str] = mapped_column(String(60))
-    sentence: Mapped[str] = mapped_column(Text)
-    numbers: Mapped[dict[str, Any]] = mapped_column(Document)
-    plan_id: Mapped[str | None] = mapped_column(ForeignKey("plans.id"))
-    rollout_id: Mapped[str | None] = mapped_column(ForeignKey("rollouts.id"))
-    job_id: Mapped[str | None] = mapped_column(String(40))
-    created_at: Mapped[datetime] = mapped_column(Moment)
