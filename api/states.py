@@ -134,6 +134,7 @@ class JobKind(StrEnum):
     CAPTURE = "capture"
     PLAN = "plan"
     ROLLOUT = "rollout"
+    REBALANCE = "rebalance"
 
 
 class Outcome(State):
@@ -143,7 +144,10 @@ class Outcome(State):
     PROPOSED = "proposed", "A plan waits for approval."
     APPLIED = "applied", "A plan was pushed and kept."
     ROLLED_BACK = "rolled_back", "A plan was pushed and taken back."
-    SKIPPED = "skipped", "A gate was closed: cool-down, maintenance hours, or a recording that is not good enough."
+    SKIPPED = (
+        "skipped",
+        "Nothing was decided: a cycle is still running, or the recording, the engine or the hour does not allow it.",
+    )
     FAILED = "failed", "The cycle ended with an error; the engine runs what the sentence says."
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
@@ -53,12 +53,19 @@ class JobRun:
     worker_id: str
     steps: Steps
     attempt: int
+    span: tuple[float, float] = (0.0, 1.0)
+    """Part of the job's progress that is reported here."""
+
     _reported_s: float = field(default=float("-inf"), init=False)
     _reported_step: str = field(default="", init=False)
 
     @property
     def actor(self) -> Actor:
         return Actor(f"job:{self.job_id}", job_id=self.job_id)
+
+    def about(self, subject_id: str, *, span: tuple[float, float]) -> JobRun:
+        """Return the same attempt for a part of the job that makes something of its own."""
+        return replace(self, subject_id=subject_id, span=span)
 
     def step(self, name: str, action: Callable[[], Json]) -> Json:
         """Run a step once: when the job is taken up again, return what it returned then.
@@ -82,9 +89,10 @@ class JobRun:
         if step == self._reported_step and now_s - self._reported_s < REPORT_EVERY_S:
             return
         self._reported_s, self._reported_step = now_s, step
+        begin, end = self.span
         with self.service.database.writing() as session:
             self.require_mine(session)
-            jobs.report(session, self.job_id, progress=progress, step=step)
+            jobs.report(session, self.job_id, progress=begin + (end - begin) * progress, step=step)
 
     def require_going_on(self) -> None:
         """Raise :class:`JobStopped` when the job was cancelled; end when it is another worker's by now."""

@@ -15,7 +15,7 @@ from api.service.engine_access import require_rested
 from api.states import TraceState
 from api.store import engines, traces
 from api.store.audit import change_state
-from api.store.columns import now
+from api.store.columns import iso, now
 from api.store.database import Session
 
 IMPORT_GRACE_S = 0.3
@@ -32,16 +32,26 @@ def import_upload(run: JobRun) -> Finish:
 
 def capture_from_engine(run: JobRun) -> Finish:
     """Record from the engine and keep the trace."""
-    _begin(run)
-    made = run.step("capture", lambda: _task(run, "capture", _capture_request(run), grace_s=CAPTURE_GRACE_S))
+    resumed = _begin(run)
+    made = run.step("capture", lambda: _captured(run, resumed=resumed))
     return lambda session: _finish(session, run, made)
 
 
-def _begin(run: JobRun) -> None:
+def _begin(run: JobRun) -> bool:
+    """Let the recording begin; return whether an earlier attempt had begun it."""
     with run.service.database.writing() as session:
         trace = traces.find(session, run.subject_id)
-        if trace.state is TraceState.WAITING:
-            change_state(session, trace, TraceState.IMPORTING, run.actor)
+        if trace.state is not TraceState.WAITING:
+            return True
+        change_state(session, trace, TraceState.IMPORTING, run.actor)
+        return False
+
+
+def _captured(run: JobRun, *, resumed: bool) -> Json:
+    request = {**_capture_request(run), "resumed": resumed}
+    made = _task(run, "capture", request, grace_s=CAPTURE_GRACE_S)
+    made["facts"]["recorded_at"] = iso(now())
+    return made
 
 
 def _task(run: JobRun, name: str, request: Json, *, grace_s: float) -> Json:
@@ -79,7 +89,6 @@ def _capture_request(run: JobRun) -> Json:
         "timeout_s": run.service.settings.engine_timeout_s,
         "limits": trace.request,
         "name": trace.name,
-        "resumed": run.attempt > 1,
     }
 
 

@@ -95,6 +95,27 @@ def ask(
     InvalidInput
         The options contradict each other, as on the command line.
     """
+    plan = expected(
+        session, actor, name=name, engine=engine, trace_ids=trace_ids, options=options, current=current
+    )
+    job = jobs.begin(
+        service, session, actor, kind=JobKind.PLAN, subject_id=plan.id, engine_id=None if engine is None else engine.id
+    )
+    plan.job_id = job.id
+    return plan, job
+
+
+def expected(
+    session: Session,
+    actor: Actor,
+    *,
+    name: str,
+    engine: Engine | None,
+    trace_ids: Sequence[str],
+    options: Mapping[str, Any],
+    current: StoredLayout | None = None,
+) -> Plan:
+    """Write down a plan that a job is about to make. Parameters and errors are those of :func:`ask`."""
     tests = options.get("test_trace_ids") or ()
     if not trace_ids or any(len(set(ids)) != len(ids) for ids in (trace_ids, tests)):
         raise BadRequest("give at least one trace, and none twice: its traffic would count double.")
@@ -123,11 +144,7 @@ def ask(
     for position, trace_id in enumerate(trace_ids):
         session.add(PlanTrace(plan_id=plan.id, trace_id=trace_id, position=position))
     record(session, actor, "plan.asked", plan, traces=list(trace_ids))
-    job = jobs.begin(
-        service, session, actor, kind=JobKind.PLAN, subject_id=plan.id, engine_id=None if engine is None else engine.id
-    )
-    plan.job_id = job.id
-    return plan, job
+    return plan
 
 
 def decide(session: Session, actor: Actor, plan: Plan, state: PlanState, *, why: str) -> None:

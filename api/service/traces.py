@@ -85,18 +85,30 @@ def capture(
     ------
     BadRequest
     """
+    trace = expected_capture(session, actor, name=name, engine=engine, limits=limits)
+    job = jobs.begin(service, session, actor, kind=JobKind.CAPTURE, subject_id=trace.id, engine_id=engine.id)
+    trace.job_id = job.id
+    return trace, job
+
+
+def expected_capture(session: Session, actor: Actor, *, name: str, engine: Engine, limits: Mapping[str, Any]) -> Trace:
+    """Write down a recording that a job is about to make. Parameters and errors are those of :func:`capture`."""
+    given = checked_limits(limits)
+    trace = _new_trace(actor, name=name, origin="capture", engine=engine, request=given)
+    session.add(trace)
+    session.flush()
+    audit.record(session, actor, "trace.capture_asked", trace, **given)
+    return trace
+
+
+def checked_limits(limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was given of the limits of a recording. Raises :class:`BadRequest`."""
     given = {field: value for field, value in limits.items() if value is not None}
     if ("steps" in given) == ("seconds" in given):
         raise BadRequest("give either steps or seconds to record, and not both: a recording has an end.")
     if "window_steps" in given and "window_seconds" in given:
         raise BadRequest("give the length of a window in steps or in seconds, not in both.")
-    trace = _new_trace(actor, name=name, origin="capture", engine=engine, request=given)
-    session.add(trace)
-    session.flush()
-    audit.record(session, actor, "trace.capture_asked", trace, **given)
-    job = jobs.begin(service, session, actor, kind=JobKind.CAPTURE, subject_id=trace.id, engine_id=engine.id)
-    trace.job_id = job.id
-    return trace, job
+    return given
 
 
 def require_ready(trace: Trace) -> Trace:

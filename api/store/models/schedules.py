@@ -32,7 +32,7 @@ class Schedule(Base):
     capture: Mapped[dict[str, Any]] = mapped_column(Document)
     planning: Mapped[dict[str, Any]] = mapped_column(Document)
     gates: Mapped[dict[str, Any]] = mapped_column(Document)
-    pace: Mapped[dict[str, Any]] = mapped_column(Document)
+    rollout: Mapped[dict[str, Any]] = mapped_column(Document)
     paused: Mapped[bool] = mapped_column(Boolean)
     next_due_at: Mapped[datetime | None] = mapped_column(Moment, index=True)
     """None while it is paused, and once it is removed."""
@@ -69,7 +69,10 @@ class Cycle(Base):
     """Earlier ticks that it stands for."""
 
     settings: Mapped[dict[str, Any]] = mapped_column(Document)
-    """Mode, capture, planning, gates and pace as they were then: later changes do not concern it."""
+    """Mode, capture, planning, gates and rollout as they were then: later changes do not concern it."""
+
+    numbers: Mapped[dict[str, Any]] = mapped_column(Document)
+    """What it has found so far; they become the decision's, however it ends."""
 
     trace_id: Mapped[str | None] = mapped_column(ForeignKey("traces.id"))
     plan_id: Mapped[str | None] = mapped_column(ForeignKey("plans.id"), index=True)
