@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from api.http.metrics import HttpMetrics, StateCollector
 from api.http.middleware import LimitedBodies, RequestIds, SizeLimits
 from api.http.problems import Problem, add_problem_answers, documented
-from api.http.routes import engines, health, jobs, keys, plans, rollouts, traces
+from api.http.routes import decisions, engines, health, jobs, keys, plans, rollouts, schedules, traces
 from api.service.context import Service
 from api.service.heat import HeatCache
 
@@ -35,7 +35,7 @@ def create_app(service: Service) -> FastAPI:
     registry.register(StateCollector(service))
     app.state.service, app.state.registry, app.state.heat = service, registry, HeatCache()
     v1 = APIRouter(prefix="/v1", responses=documented(400, 401, 403, 413, 422, 503))
-    for module in (engines, traces, plans, rollouts, jobs, keys):
+    for module in (engines, traces, plans, rollouts, schedules, decisions, jobs, keys):
         v1.include_router(module.router)
     app.include_router(v1)
     app.include_router(health.router)

@@ -24,8 +24,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from api.jobs.durable import Executor
 from api.jobs.housekeeping import tidy_up
 from api.jobs.plan_work import make_plan
+from api.jobs.rebalance_work import rebalance
 from api.jobs.rollout_work import roll_out
 from api.jobs.running import Work, run_job
+from api.jobs.ticking import ticking
 from api.jobs.trace_works import capture_from_engine, import_upload
 from api.logs import configure_logs
 from api.service.context import Service, open_service
@@ -40,6 +42,7 @@ WORKS: Mapping[JobKind, Work] = {
     JobKind.CAPTURE: capture_from_engine,
     JobKind.PLAN: make_plan,
     JobKind.ROLLOUT: roll_out,
+    JobKind.REBALANCE: rebalance,
 }
 
 HEARTBEAT_S = 5.0
@@ -83,19 +86,20 @@ def work(
         executor.start()
         log.info("worker is ready", worker=worker_id, jobs_at_a_time=settings.jobs_per_worker)
         tidied_s = 0.0
-        while True:
-            try:
-                _be_seen(service, worker_id, started_at=started_at)
-                _take_over(service, executor, worker_id, gone_after_s=gone_after_s)
-                if time.monotonic() - tidied_s > TIDY_EVERY_S:
-                    tidied_s = time.monotonic()
-                    tidy_up(service)
-            except CodedError as error:
-                log.warning("worker goes on without its database for now", code=error.code, detail=error.detail)
-            except SQLAlchemyError:
-                log.exception("worker goes on")  # whatever it was: the jobs that run here must not die of it
-            if until.wait(heartbeat_s):
-                break
+        with ticking(service):
+            while True:
+                try:
+                    _be_seen(service, worker_id, started_at=started_at)
+                    _take_over(service, executor, worker_id, gone_after_s=gone_after_s)
+                    if time.monotonic() - tidied_s > TIDY_EVERY_S:
+                        tidied_s = time.monotonic()
+                        tidy_up(service)
+                except CodedError as error:
+                    log.warning("worker goes on without its database for now", code=error.code, detail=error.detail)
+                except SQLAlchemyError:
+                    log.exception("worker goes on")  # whatever it was: the jobs that run here must not die of it
+                if until.wait(heartbeat_s):
+                    break
         executor.stop()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Self
@@ -36,6 +37,18 @@ class Timeliness:
     at: datetime
     last_change_at: datetime | None
 
+    def to_json(self) -> dict[str, Any]:
+        last = self.last_change_at
+        return {"at": self.at.isoformat(), "last_change_at": None if last is None else last.isoformat()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        last = value["last_change_at"]
+        return cls(
+            at=datetime.fromisoformat(value["at"]),
+            last_change_at=None if last is None else datetime.fromisoformat(last),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
@@ -55,6 +68,22 @@ class Recording:
     windows: int
     warnings: tuple[str, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(tokens=value["tokens"], windows=value["windows"], warnings=tuple(value["warnings"]))
+
+    @classmethod
+    def of_trace(cls, facts: Mapping[str, Any], warnings: Sequence[Mapping[str, str]]) -> Self:
+        """Read what is kept of a recorded trace."""
+        return cls(
+            tokens=int(facts["routed_tokens"]),
+            windows=sum(1 for tokens in facts["window_routed_tokens"].values() if tokens),
+            warnings=tuple(each["code"] for each in warnings),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
@@ -66,6 +95,13 @@ class Drift:
     mean: float | None
     worst: float | None = None
     worst_layer: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(mean=value["mean"], worst=value["worst"], worst_layer=value["worst_layer"])
 
 
 @dataclass(frozen=True)
@@ -89,9 +125,6 @@ class Figures:
             balancedness=metrics.balancedness,
             overflow_share=metrics.overflow_share,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +180,20 @@ class Compared:
     def values(self) -> tuple[float, float]:
         """The figure of the running layout and of the plan."""
         return float(getattr(self.running, self.metric)), float(getattr(self.planned, self.metric))
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "recorded_at": self.recorded_at.isoformat()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        read = {
+            "objective": Objective(value["objective"]),
+            "local_scope": LocalScope(value["local_scope"]),
+            "running": Figures(**value["running"]),
+            "planned": Figures(**value["planned"]),
+            "recorded_at": datetime.fromisoformat(value["recorded_at"]),
+        }
+        return cls(**{**value, **read})
 
 
 @dataclass(frozen=True, kw_only=True)

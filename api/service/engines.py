@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from api.errors import BadRequest, EngineInUse, NameTaken
+from api.service import schedules as schedule_service
 from api.service.context import Service
 from api.service.engine_access import engine_client, with_retries
 from api.service.secret_references import checked_reference
 from api.service.topology_text import costs_from_text
 from api.states import EngineState
-from api.store import audit, engines
+from api.store import audit, engines, schedules
 from api.store.audit import Actor
 from api.store.columns import now
 from api.store.database import Session
@@ -93,9 +94,11 @@ def change(session: Session, actor: Actor, engine: Engine, changes: dict[str, An
 
 
 def remove(session: Session, actor: Actor, engine: Engine, *, why: str) -> None:
-    """Forget an engine; its recordings, plans and history stay. Raises :class:`EngineInUse`."""
+    """Forget an engine and its schedules; recordings, plans and history stay. Raises :class:`EngineInUse`."""
     if engines.has_open_jobs(session, engine.id):
         raise EngineInUse(f"a job of the engine {engine.name!r} has not ended; cancel it, or wait.")
+    for schedule in schedules.lock_of_engine(session, engine.id):
+        schedule_service.remove(session, actor, schedule, why=f"the engine {engine.name!r} was removed")
     engine.removed_at = now()
     engine.version += 1
     audit.record(session, actor, "engine.removed", engine, why=why)

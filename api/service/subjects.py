@@ -1,10 +1,11 @@
-"""What becomes of the trace, plan or rollout of a job that was cancelled or failed."""
+"""What becomes of the trace, plan, rollout or cycle of a job that was cancelled or failed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from api.errors import JobStopped
+from api.service import cycles
 from api.states import JobKind, PlanState, RolloutState, TraceState, may_follow
 from api.store import plans, traces
 from api.store.audit import Actor, change_state
@@ -36,6 +37,8 @@ def give_up(session: Session, job: Job, actor: Actor, *, error: dict[str, Any] |
     for rollout in plans.rollouts_of_job(session, job.id):
         if not rollout.state.ended:
             _give_up_rollout(session, rollout, actor, error=error, why=why)
+    if job.kind is JobKind.REBALANCE:
+        cycles.give_up(session, job, actor, error=error, why=why)
 
 
 def _give_up_rollout(

@@ -21,6 +21,7 @@ from datetime import datetime
 
 import structlog
 
+from api.errors import BadSchedule
 from api.rebalancing.timing import Timing
 from api.service import decisions, jobs
 from api.service.context import Service
@@ -48,8 +49,12 @@ def begin_due(service: Service, *, at: datetime | None = None) -> int:
         waiting = schedules.with_a_tick_to_look_at(session, looked_at)
     begun = 0
     for schedule_id in waiting:
-        with service.database.writing() as session:
-            begun += _tick(service, session, schedule_id, at=at or schedules.clock(session))
+        try:
+            with service.database.writing() as session:
+                begun += _tick(service, session, schedule_id, at=at or schedules.clock(session))
+        except BadSchedule as error:
+            # Say a time zone that the machine does not know any more; the others go on.
+            log.error("schedule cannot be followed", schedule=schedule_id, detail=error.detail)
     return begun
 
 

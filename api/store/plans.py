@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -11,6 +12,9 @@ from api.errors import NotFound
 from api.states import RolloutState
 from api.store.models import Plan, PlanTrace, Rollout
 from api.store.pages import Page, Paging, paged
+
+NOTHING_MOVED = (RolloutState.REFUSED, RolloutState.CANCELLED)
+"""Ends of rollouts that left the engine as it was."""
 
 
 def find(session: Session, plan_id: str) -> Plan:
@@ -69,3 +73,15 @@ def applied_rollout(session: Session, engine_id: str) -> Rollout | None:
     applied = Rollout.state == RolloutState.APPLIED
     query = select(Rollout).where(Rollout.engine_id == engine_id, applied).order_by(Rollout.id.desc())
     return session.scalar(query.limit(1))
+
+
+def last_change_at(session: Session, engine_id: str) -> datetime | None:
+    """Return when a rollout last changed, or may have changed, an engine's layout."""
+    moved = Rollout.state.in_([state for state in RolloutState if state.ended and state not in NOTHING_MOVED])
+    return session.scalar(select(func.max(Rollout.ended_at)).where(Rollout.engine_id == engine_id, moved))
+
+
+def newest_with_layout(session: Session, engine_id: str, layout_hash: str) -> Plan | None:
+    """Return an engine's newest plan with a layout."""
+    query = select(Plan).where(Plan.engine_id == engine_id, Plan.layout_hash == layout_hash, Plan.sha256.is_not(None))
+    return session.scalar(query.order_by(Plan.id.desc()).limit(1))

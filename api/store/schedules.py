@@ -42,9 +42,11 @@ def all_there(session: Session) -> Sequence[Schedule]:
     return session.scalars(select(Schedule).where(Schedule.removed_at.is_(None)).order_by(Schedule.id)).all()
 
 
-def of_engine(session: Session, engine_id: str) -> Sequence[Schedule]:
+def lock_of_engine(session: Session, engine_id: str) -> Sequence[Schedule]:
+    """Return an engine's schedules, which nobody else changes until the transaction ends."""
     there = Schedule.removed_at.is_(None)
-    return session.scalars(select(Schedule).where(Schedule.engine_id == engine_id, there)).all()
+    query = select(Schedule).where(Schedule.engine_id == engine_id, there).order_by(Schedule.id)
+    return session.scalars(query.with_for_update()).all()
 
 
 def clock(session: Session) -> datetime:
@@ -98,3 +100,8 @@ def lock_engine(session: Session, engine_id: str) -> Engine | None:
 def succeeded(session: Session, schedule_id: str, at: datetime) -> None:
     """Write down when a cycle last came to a decision; that is no change of the schedule, so its version stays."""
     session.execute(update(Schedule).where(Schedule.id == schedule_id).values(last_success_at=at))
+
+
+def name_of(session: Session, schedule_id: str) -> str:
+    """Return the name of a schedule, also of one that was removed."""
+    return session.scalar(select(Schedule.name).where(Schedule.id == schedule_id)) or schedule_id

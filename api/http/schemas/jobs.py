@@ -20,7 +20,7 @@ class JobOut(BaseModel):
     state: JobState
     sentence: str = Field(description="What the state means.")
     engine_id: str | None
-    subject_id: str = Field(description="The trace, plan or rollout that it is for.")
+    subject_id: str = Field(description="The trace, plan, rollout or cycle that it is for.")
     progress: float = Field(ge=0, le=1)
     step: str
     result: dict[str, Any] | None

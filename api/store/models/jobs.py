@@ -27,7 +27,7 @@ class Job(Base):
     state: Mapped[JobState] = mapped_column(OneOf(JobState), index=True)
     engine_id: Mapped[str | None] = mapped_column(ForeignKey("engines.id"))
     subject_id: Mapped[str] = mapped_column(String(40), index=True)
-    """The trace, plan or rollout that it is for."""
+    """The trace, plan, rollout or cycle that it is for."""
 
     progress: Mapped[float] = mapped_column(Float)
     step: Mapped[str] = mapped_column(Text)
