@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -66,8 +65,8 @@ class Timing:
         """Return the first tick later than a moment, in UTC. Raises :class:`BadSchedule` where there is none."""
         after = max(moment, self.starts_at)
         if self.interval_s is not None:
-            step = math.floor((after - self.starts_at).total_seconds() / self.interval_s + 1e-9) + 1
-            return self.starts_at + timedelta(seconds=step * self.interval_s)
+            interval = timedelta(seconds=self.interval_s)
+            return self.starts_at + ((after - self.starts_at) // interval + 1) * interval
         try:
             found: datetime = croniter(self.cron, after.astimezone(zone(self.time_zone))).get_next(datetime)
         except CroniterError:
@@ -84,8 +83,9 @@ class Timing:
             A tick, not later than ``moment``.
         """
         if self.interval_s is not None:
-            more = math.floor((moment - since).total_seconds() / self.interval_s + 1e-9)
-            return since + timedelta(seconds=more * self.interval_s), more
+            interval = timedelta(seconds=self.interval_s)
+            more = (moment - since) // interval
+            return since + more * interval, more
         ticks = croniter(self.cron, (moment + timedelta(microseconds=1)).astimezone(zone(self.time_zone)))
         last = max(since, ticks.get_prev(datetime).astimezone(UTC))
         before, missed = since, 0

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.demand import Demand
-from placement.drift import profile_drift_notices, total_variation_L
+from placement.drift import jensen_shannon_distance_L, profile_drift_notices, total_variation_L
 from placement.errors import BadOption, EmptyProfile, LayoutMismatch
 from tests.case_files import case, case_json
 
@@ -95,3 +95,37 @@ def test_total_variation_is_a_distance_between_zero_and_one(three):
     assert distance(a, b) == distance(b, a)
     assert 0 <= distance(a, b) <= 1 + 1e-12
     assert distance(a, c) <= distance(a, b) + distance(b, c) + 1e-12
+
+
+def profile(*rows: list[int]) -> np.ndarray:
+    return np.array(rows, dtype=np.int64)
+
+
+def test_jensen_shannon_distance_of_known_profiles():
+    same, disjoint = profile([3, 1], [1, 0]), profile([30, 10], [0, 5])
+    np.testing.assert_allclose(jensen_shannon_distance_L(same, disjoint), [0, 1])
+    # Half of the traffic on an expert that the other profile does not know: sqrt(h(1/4) - h(1/2) / 2), h in bits.
+    entropy = -(0.25 * np.log2(0.25) + 0.75 * np.log2(0.75))
+    np.testing.assert_allclose(jensen_shannon_distance_L(profile([1, 1]), profile([1, 0])), [np.sqrt(entropy - 0.5)])
+
+
+def test_layers_without_traffic_in_either_have_no_distance():
+    distance_L = jensen_shannon_distance_L(profile([0, 0], [1, 1], [0, 0]), profile([0, 0], [0, 0], [1, 1]))
+    np.testing.assert_array_equal(distance_L, [np.nan, np.nan, np.nan])
+
+
+def test_profiles_of_different_models_have_no_distance():
+    with pytest.raises(LayoutMismatch, match="different models"):
+        jensen_shannon_distance_L(profile([1, 1]), profile([1, 1, 1]))
+
+
+@given(st.lists(st.lists(st.integers(0, 50), min_size=4, max_size=4).filter(any), min_size=3, max_size=3))
+def test_jensen_shannon_distance_is_a_metric_within_what_total_variation_allows(rows: list[list[int]]):
+    a, b, c = (profile(row) for row in rows)
+    (ab,), (ba,), (bc,), (ac,) = (jensen_shannon_distance_L(x, y) for x, y in ((a, b), (b, a), (b, c), (a, c)))
+    assert ab == ba
+    assert 0 <= ab <= 1
+    assert ac <= ab + bc + 1e-9
+    (variation,) = total_variation_L(Demand.uniform(a), Demand.uniform(b))
+    assert ab**2 <= variation + 1e-9  # Lin 1991: the divergence in bits is at most the total variation
+    assert variation**2 / (2 * np.log(2)) <= ab**2 + 1e-9  # Pinsker's inequality, for both halves
