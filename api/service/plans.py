@@ -95,9 +95,7 @@ def ask(
     InvalidInput
         The options contradict each other, as on the command line.
     """
-    plan = expected(
-        session, actor, name=name, engine=engine, trace_ids=trace_ids, options=options, current=current
-    )
+    plan = expected(session, actor, name=name, engine=engine, trace_ids=trace_ids, options=options, current=current)
     job = jobs.begin(
         service, session, actor, kind=JobKind.PLAN, subject_id=plan.id, engine_id=None if engine is None else engine.id
     )

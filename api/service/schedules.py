@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from api.errors import BadSchedule, EngineInUse, WrongState
-from api.plan_request import PlanRequest
 from api.rebalancing.evidence import LEAST_WINDOWS
 from api.rebalancing.gates import Gates, Mode
 from api.rebalancing.timing import Timing
 from api.service.context import Service
+from api.service.plan_options import require_valid
 from api.service.ticks import begin_cycle, timing_of
 from api.service.traces import checked_limits
 from api.states import Outcome
@@ -20,11 +20,8 @@ from api.store.columns import now
 from api.store.database import Session
 from api.store.identifiers import new_id
 from api.store.models import Engine, Job, Schedule
-from placement.problem import LocalScope, Objective
 
 TIMES = ("cron", "interval_s", "time_zone")
-KINDS: Mapping[str, Any] = {"objective": Objective, "local_scope": LocalScope}
-
 USUAL_CAPTURE: Mapping[str, Any] = {"seconds": 60.0, "window_seconds": 10.0}
 USUAL_PLANNING: Mapping[str, Any] = {"objective": "locality", "holdout": 0.25}
 
@@ -176,5 +173,5 @@ def _checked_capture(limits: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checked_planning(options: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value is not None}
-    PlanRequest(gpus=1, **{name: KINDS[name](value) if name in KINDS else value for name, value in given.items()})
+    require_valid({**given, "gpus": 1})
     return given
