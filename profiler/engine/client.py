@@ -229,6 +229,12 @@ class EngineClient:
         """Ask the replay engine what it dispatched where since the last layout change."""
         return self._plugin_state("/moeplan/measured", Measured.from_json, RANKS_S)
 
+    def replayed_pushes(self) -> list[dict[str, Any]]:
+        """Ask the replay engine for its own record of pushes (:class:`profiler.replay.push_log.LoggedPush`)."""
+        return self._plugin(
+            "GET", "/moeplan/replay/pushes", lambda message: Fields(message, "push log").items("pushes")
+        )
+
     def run_steps(self, steps: int) -> bool:
         """Let a replay engine whose clock stands still serve some steps; return whether its trace is at the end."""
         return self._plugin(

@@ -161,6 +161,8 @@ class Placement:
     weight_updates : int
         Updates of the model's weights since start (a new checkpoint, weights from a trainer): checksums from before
         one say nothing about the slots after it. 0 where the engine does not count them.
+    boot_id : str
+        Differs for every start of the engine; empty where the engine does not say.
     checksums : mapping of str to tuple of tuple of str, or None
         For every per-expert tensor (weights and scales) a text [L][P]: equal texts mean equal bytes. Empty
         rows for layers without experts. None when not asked for.
@@ -189,6 +191,7 @@ class Placement:
     generation: int
     push_in_progress: bool
     weight_updates: int = 0
+    boot_id: str = ""
     checksums: Mapping[str, tuple[tuple[str, ...], ...]] | None = None
 
     @property
@@ -241,6 +244,7 @@ class Placement:
             generation=fields.integer("generation"),
             push_in_progress=fields.flag("push_in_progress"),
             weight_updates=fields.integer("weight_updates") if "weight_updates" in fields else 0,
+            boot_id=fields.text("boot_id") if "boot_id" in fields else "",
             checksums=_checksums(fields, layers=layers, slots=slots) if "checksums" in fields else None,
         )
 

@@ -17,6 +17,7 @@ from profiler.engine.history import LayoutHistory
 from profiler.engine.map_rules import changed_layers, chunks_of_layers
 from profiler.engine.preflight import Preflight, preflight
 from profiler.engine.push_result import PushResult, PushStatus
+from profiler.engine.recognise import was_restarted
 from profiler.engine.time_limits import PUSH_TIMEOUT_S
 from profiler.engine.verify import ExpertWeights, expert_weights, verify_pushed
 from profiler.errors import (
@@ -241,7 +242,7 @@ def _in_between(before: Placement, after: Placement, layout: Layout, *, reason: 
     is_old_L = (after.map_LP == before.map_LP).all(axis=1)
     changing_L = (before.map_LP != layout.slot_to_expert_LP).any(axis=1)
     is_mixed = bool((is_new_L | is_old_L).all())
-    if after.generation < before.generation or (not is_mixed and after.generation == before.generation):
+    if was_restarted(after, before) or (not is_mixed and after.generation == before.generation):
         return EngineRestarted(
             f"{reason.rstrip('.')}; meanwhile the engine was started anew: it runs layout {after.layout_hash[:12]}, "
             "which no push has brought.",

@@ -36,8 +36,9 @@ class Found(StrEnum):
 def recognise(seen: Placement, before: Placement, layout: Layout) -> Found:
     """Compare an engine as it is with what it was before a push, and with what was pushed.
 
-    A restart is recognised by the engine's count of pushes, which begins again at 0. An engine that was started anew
-    with the very layout that was pushed runs what it should, so that counts as ``new``.
+    A restart is recognised by the name of the engine's start where it gives one, and by its count of pushes, which
+    begins again at 0. An engine that was started anew with the very layout that was pushed runs what it should, so that
+    counts as ``new``.
     """
     if (seen.map_LP.shape, seen.ep_size, seen.experts) != (before.map_LP.shape, before.ep_size, before.experts):
         return Found.RESHAPED
@@ -47,11 +48,18 @@ def recognise(seen: Placement, before: Placement, layout: Layout) -> Found:
     is_old_L = (seen.map_LP == before.map_LP).all(axis=1)
     if is_new_L.all():
         return Found.NEW
-    if seen.generation < before.generation:
+    if was_restarted(seen, before):
         return Found.RESTARTED
     if is_old_L.all():
         return Found.OLD
     return Found.MIXED if (is_new_L | is_old_L).all() else Found.OTHER
+
+
+def was_restarted(seen: Placement, before: Placement) -> bool:
+    """Whether the engine has been started anew between two readings."""
+    if seen.boot_id and before.boot_id:
+        return seen.boot_id != before.boot_id
+    return seen.generation < before.generation
 
 
 def sentence(found: Found, seen: Placement, *, url: str) -> str:

@@ -96,6 +96,7 @@ def _placement(
         map_LP=np.asarray(first["map"], dtype=np.int32),
         # The engine keeps a second copy of the map on the host; a rank where they differ runs no layout we know.
         rank_hashes=tuple(part["layout_hash"] if part["host_copy_agrees"] else "" for part in by_rank),
+        boot_id=str(by_rank[0]["boot_id"]),
         checksums=checksums,
     )
 

@@ -9,6 +9,7 @@ answers are empty.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -81,6 +82,7 @@ class RankSide:
         self._missing_hooks = missing_hooks
         self._applier = PlacementApplier()
         self._weight_updates = 0
+        self._boot_id = uuid.uuid4().hex
         self.demand = RankDemand(generation=lambda: self._applier.generation)
         self._orders: dict[str, Callable[[Rank, Fields], dict[str, Any]]] = {
             "health": self._health,
@@ -159,6 +161,7 @@ class RankSide:
             "generation": self._applier.generation,
             "push_in_progress": self._applier.in_progress,
             "weight_updates": self._weight_updates,
+            "boot_id": self._boot_id,
         }
 
     def _checksums(self, rank: Rank, order: Fields) -> dict[str, Any]:

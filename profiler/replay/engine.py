@@ -7,6 +7,7 @@ handles control requests between batches.
 from __future__ import annotations
 
 import time
+import uuid
 from concurrent.futures import Future
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -26,7 +27,8 @@ from profiler.replay.demand import DemandRecorder
 from profiler.replay.dispatch import Dispatcher, Ranks, dispatcher_class
 from profiler.replay.measured import DispatchCounters
 from profiler.replay.options import REPLAYED_VERSION, ReplayOptions
-from profiler.replay.pushing import ChunkFailed, PushPlan, plan_push
+from profiler.replay.push_log import PushLog
+from profiler.replay.pushing import ChunkFailed, PushPlan, Restarted, plan_push
 from profiler.replay.recorder import StatRecorder
 from profiler.replay.requests import GenerateRequest, answer_to, run_for
 from profiler.replay.step import RoutedStep
@@ -73,6 +75,9 @@ class ReplayEngine:
         self._generation = 0
         self._pushing = False
         self._chunk_fault_left = options.faults.fail_chunk
+        self._restart_left = options.faults.restart_chunk
+        self._boot_id = uuid.uuid4().hex
+        self.push_log = PushLog()
         self.steps = 0
         sizes = {"layers": traffic.layers, "experts": traffic.experts}
         self.recorder = StatRecorder(
@@ -204,11 +209,16 @@ class ReplayEngine:
             free_bytes=None,
             map_LP=self._map_LP,
             layout_hash=current_hash,
-            rank_hashes=(current_hash,) * options.gpus,
+            rank_hashes=self._rank_hashes(current_hash),
             generation=self._generation,
             push_in_progress=self._pushing,
+            boot_id=self._boot_id,
             checksums=self._weights.checksums() if checksums else None,
         )
+
+    def _rank_hashes(self, current_hash: str) -> tuple[str, ...]:
+        odd = self.options.faults.odd_rank if self._generation else None
+        return tuple("0" * 64 if rank == odd else current_hash for rank in range(self.options.gpus))
 
     def measured(self) -> Measured:
         counters = self._counters
@@ -281,7 +291,9 @@ class ReplayEngine:
             gpus=self.options.gpus,
             expert_bytes=self.options.expert_bytes,
         )
-        self._pushing = not request.dry_run
+        if not request.dry_run:
+            self._pushing = True
+            self.push_log.begin(plan, boot_id=self._boot_id)
         return plan
 
     def apply_chunk(self, plan: PushPlan, number: int) -> float:
@@ -291,8 +303,14 @@ class ReplayEngine:
         ------
         ChunkFailed
             As asked for by ``Faults.fail_chunk``.
+        Restarted
+            As asked for by ``Faults.restart_chunk``.
         """
         started_s = time.perf_counter()
+        if self._restart_left == number:
+            self._restart_left = None
+            self._start_anew()
+            raise Restarted
         if self._chunk_fault_left == number:
             self._chunk_fault_left = None
             raise ChunkFailed(f"chunk {number} failed on rank 0 (a fault asked for)")
@@ -304,11 +322,25 @@ class ReplayEngine:
         self._dispatcher = self._dispatcher_for(new_LP)
         self._generation += number == 1
         self._counters.reset()
+        self.push_log.applied(layout_hash(new_LP))
         return time.perf_counter() - started_s
 
-    def end_push(self) -> None:
+    def end_push(self, status: str) -> None:
         """Let the next push begin."""
         self._pushing = False
+        self.push_log.end(status)
+
+    def _start_anew(self) -> None:
+        """Be as after a start; the trace goes on where it is, since traffic does not begin again with an engine."""
+        self._map_LP = _first_map(self._traffic, self.options)
+        self._weights = SlotWeights(self._map_LP, moe_layers=self._moe_layers)
+        self._dispatcher = self._dispatcher_for(self._map_LP)
+        self._demand = DemandRecorder(
+            layers=self._traffic.layers, sources=self.options.gpus, experts=self._traffic.experts
+        )
+        self._counters.reset()
+        self._generation = 0
+        self._boot_id = uuid.uuid4().hex
 
     def _dispatcher_for(self, map_LP: npt.NDArray[np.int32]) -> Dispatcher:
         kind = dispatcher_class(dispatch=self.options.dispatch, a2a_backend=self.options.a2a)

@@ -53,9 +53,13 @@ class StepLoop:
 
     def stop(self) -> None:
         """End the thread after the step at hand."""
+        self.end_soon()
+        self._thread.join()
+
+    def end_soon(self) -> None:
+        """Let the thread end after the step at hand, without waiting for it."""
         self.stopping.set()
         self._commands.put(lambda: None)
-        self._thread.join()
 
     def call(self, command: Callable[[ReplayEngine], Result]) -> Result:
         """Run ``command`` between two steps and return its result; its exceptions are raised here.

@@ -37,15 +37,32 @@ class Faults:
         Tensors (:data:`profiler.replay.weights.TENSORS`) that pushes leave where they are although the map changes.
     latency_s : float
         Added to every answer.
+    lose_answer : int or None
+        The answer of the push of this number, counted from 1, never arrives, although the push is carried out.
+    restart_chunk : int or None
+        Once, before the chunk of this number, the engine ends and comes up again as it was started: with its first
+        layout, another ``boot_id`` and nobody's push.
+    odd_rank : int or None
+        From the first applied chunk on, this rank says that it runs another layout.
+    end_after_push : bool
+        The engine stops for good when the first push has been applied; the push is still answered.
     """
 
     fail_chunk: int | None = None
     left_behind: tuple[str, ...] = ()
     latency_s: float = 0.0
+    lose_answer: int | None = None
+    restart_chunk: int | None = None
+    odd_rank: int | None = None
+    end_after_push: bool = False
 
     def __post_init__(self) -> None:
-        if self.fail_chunk is not None and self.fail_chunk < 1:
-            raise BadOption(f"fail_chunk is {self.fail_chunk}; chunks are counted from 1.")
+        for name, counted in (("fail_chunk", "chunks"), ("restart_chunk", "chunks"), ("lose_answer", "pushes")):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise BadOption(f"{name} is {number}; {counted} are counted from 1.")
+        if self.odd_rank is not None and self.odd_rank < 0:
+            raise BadOption(f"odd_rank is {self.odd_rank}; ranks are counted from 0.")
         unknown = [tensor for tensor in self.left_behind if tensor not in TENSORS]
         if unknown:
             raise BadOption(f"left_behind names {unknown[0]!r}; the replay has the tensors {', '.join(TENSORS)}.")

@@ -23,6 +23,14 @@ class ChunkFailed(Exception):
     """A chunk of a push could not be applied; all its layers are as before."""
 
 
+class Restarted(Exception):
+    """The engine ended in the middle of a push and is up again, with its first layout."""
+
+
+class AnswerLost(Exception):
+    """Nobody hears how the push ended."""
+
+
 @dataclass(frozen=True, eq=False)
 class PushPlan:
     """A push that was found valid.
@@ -85,12 +93,15 @@ def carry_out(loop: StepLoop, request: PushRequest) -> PushAnswer:
     ------
     ContractViolation
         As :meth:`profiler.replay.engine.ReplayEngine.begin_push`; nothing has moved then.
+    AnswerLost
+        As asked for by ``Faults``.
     """
     plan = loop.call(lambda engine: engine.begin_push(request))
     if request.dry_run:
         return _answer(loop, plan, plan.chunks, error="")
     reports: list[ChunkReport] = []
     error = ""
+    status = "cut off"
     try:
         for number, chunk in enumerate(plan.chunks, start=1):
             if number > 1 and loop.stopping.wait(request.pause_s):
@@ -103,10 +114,19 @@ def carry_out(loop: StepLoop, request: PushRequest) -> PushAnswer:
                 reports.append(replace(chunk, status="failed"))
                 break
             reports.append(replace(chunk, status="applied", seconds=seconds))
+        status = "partial" if error else "applied"
+    except Restarted:
+        raise AnswerLost from None
     finally:
-        loop.call(lambda engine: engine.end_push())
+        loop.call(lambda engine: engine.end_push(status))
     skipped = [replace(chunk, status="skipped") for chunk in plan.chunks[len(reports) :]]
-    return _answer(loop, plan, (*reports, *skipped), error=error)
+    answer = _answer(loop, plan, (*reports, *skipped), error=error)
+    faults, pushes = loop.call(lambda engine: (engine.options.faults, engine.push_log.pushes))
+    if faults.end_after_push and status == "applied":
+        loop.end_soon()
+    if faults.lose_answer == pushes:
+        raise AnswerLost
+    return answer
 
 
 def _apply(plan: PushPlan, number: int) -> Callable[[ReplayEngine], float]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from profiler.engine.contract import Refusal
 from profiler.engine.contract_demand import DEFAULT_FETCH_WINDOWS, MAX_RING_WINDOWS, DemandOptions
@@ -19,7 +20,7 @@ from profiler.engine.json_fields import ContractViolation, Fields, shown
 from profiler.replay.auth import KeyRefused, admin_level, normal_level
 from profiler.replay.loop import EngineStopped, StepLoop
 from profiler.replay.options import ReplayOptions
-from profiler.replay.pushing import carry_out
+from profiler.replay.pushing import AnswerLost, carry_out
 from profiler.replay.requests import GenerateRequest
 
 MAX_STEPS_PER_CALL = 100_000
@@ -111,7 +112,10 @@ def _add_placement_routes(admin: APIRouter, loop: StepLoop) -> None:
 
     @admin.put("/moeplan/placement")
     def push(body: JsonBody) -> Response:
-        answer = carry_out(loop, PushRequest.from_json(body))
+        try:
+            answer = carry_out(loop, PushRequest.from_json(body))
+        except AnswerLost:
+            return _HalfAnAnswer()
         return JSONResponse(answer.to_json(), status_code=500 if answer.status == "partial" else 200)
 
 
@@ -137,6 +141,10 @@ def _add_replay_routes(admin: APIRouter, loop: StepLoop) -> None:
     def measured() -> dict[str, Any]:
         return loop.call(lambda engine: engine.measured()).to_json()
 
+    @admin.get("/moeplan/replay/pushes")
+    def pushes() -> dict[str, Any]:
+        return {"pushes": loop.call(lambda engine: engine.push_log.to_json())}
+
     @admin.post("/moeplan/replay/steps")
     def run_steps(body: JsonBody) -> dict[str, Any]:
         steps = Fields(body, "steps").integer("steps", minimum=1)
@@ -144,6 +152,14 @@ def _add_replay_routes(admin: APIRouter, loop: StepLoop) -> None:
             raise ContractViolation(f"steps.steps is {steps}; at most {MAX_STEPS_PER_CALL} are run at once.")
         served, at_end = loop.run_steps(steps)
         return {"steps_served": served, "at_end": at_end}
+
+
+class _HalfAnAnswer(Response):
+    """Promises a body that never comes, as a connection that breaks."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"1000000"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
 class _RecorderOff(Exception):

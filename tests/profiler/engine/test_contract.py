@@ -115,6 +115,7 @@ def test_a_field_that_is_missing_is_named(name):
         "take_over",
         "taken_over_from",
         "weight_updates",
+        "boot_id",
         "unused_tokens",
     }
     for field in set(message) - optional:

@@ -131,7 +131,7 @@ def test_a_first_layout_of_another_shape_is_refused(layout, error):
 
 
 def test_faults_that_cannot_be_are_refused():
-    for bad in ({"fail_chunk": 0}, {"latency_s": -1.0}, {"left_behind": ("no_tensor",)}):
+    for bad in ({"fail_chunk": 0}, {"latency_s": -1.0}, {"left_behind": ("no_tensor",)}, {"odd_rank": -1}):
         with pytest.raises(BadOption):
             Faults(**bad)
 

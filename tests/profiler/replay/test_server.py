@@ -29,6 +29,7 @@ ADMIN_ROUTES = [
     ("POST", "/moeplan/demand/stop"),
     ("GET", "/moeplan/demand"),
     ("GET", "/moeplan/measured"),
+    ("GET", "/moeplan/replay/pushes"),
     ("POST", "/moeplan/replay/steps"),
 ]
 
