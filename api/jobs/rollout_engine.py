@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
 
 import numpy as np
 
 from api.jobs.durable import Json
-from api.jobs.running import JobRun
-from api.service.context import Service
+from api.jobs.rollout_aim import Aim, layout_of, planned, stored_placement
+from api.jobs.rollout_progress import progress_told
+from api.jobs.rollout_verdict import figures
 from api.service.engine_access import engine_client, with_retries
 from api.states import RolloutState
 from api.store import plans
-from api.store.models import Engine, Rollout
 from placement.errors import CodedError
 from placement.layout import Layout
+from placement.plan import Plan
 from profiler.engine.client import PUSH_TIMEOUT_S, EngineClient
 from profiler.engine.contract import Placement
 from profiler.engine.contract_push import PushRequest
@@ -25,7 +25,6 @@ from profiler.engine.push import push_checked
 from profiler.engine.recognise import Found, recognise, sentence
 from profiler.engine.verify import expert_weights, verify_pushed
 from profiler.errors import EngineRestarted, LayoutHashMismatch, PostPushCheckFailed
-from profiler.plan_file import plan_from_document
 
 QUIET_POLL_S = 0.5
 
@@ -39,61 +38,30 @@ REFUSED, UNREAD = "refused", "unread"
 """Beside :class:`profiler.engine.recognise.Found`: nothing was done, and nothing could be read."""
 
 
-@dataclass(frozen=True)
-class Aim:
-    """What is to be brought where, and the job that does it.
-
-    Attributes
-    ----------
-    layout : Layout
-        The layout to bring in.
-    progress : (float, float)
-        Part of the job's progress that the rollout is.
-    """
-
-    run: JobRun
-    rollout: Rollout
-    engine: Engine
-    layout: Layout
-    progress: tuple[float, float]
-
-    @property
-    def rollout_id(self) -> str:
-        return self.rollout.id
-
-    @property
-    def service(self) -> Service:
-        return self.run.service
-
-    def report(self, share: float, step: str) -> None:
-        """Say how far the rollout is, 0 to 1."""
-        begin, end = self.progress
-        self.run.report(begin + (end - begin) * share, step)
-
-
-def target_layout(service: Service, rollout: Rollout) -> Layout:
-    """Return the layout to bring in: a plan's, or the one that an earlier rollout replaced."""
-    with service.database.reading() as session:
-        if rollout.takes_back_id is not None:
-            earlier = plans.find_rollout(session, rollout.takes_back_id)
-            return layout_of(stored_placement(service, str(earlier.from_sha256)))
-        plan = plans.find(session, str(rollout.plan_id))
-    return plan_from_document(json.loads(service.files.read(str(plan.sha256))), name=f"plan {plan.id}").layout
-
-
 def check(aim: Aim) -> Json:
     """Read the engine and keep what it was, with the checksums of every slot, before anything moves."""
-    aim.report(0.1, "reading the engine")
+    aim.report(0.05, "reading the engine")
     with engine_client(aim.service, aim.engine) as client:
         found = with_retries(lambda: preflight(client, aim.layout))
     stored = aim.service.files.put_bytes(json.dumps(found.placement.to_json(), separators=(",", ":")).encode())
-    warnings = [notice.to_dict() for notice in found.notices]
-    return {"sha256": stored.sha256, "layout_hash": found.placement.layout_hash, "warnings": warnings}
+    return {
+        "sha256": stored.sha256,
+        "layout_hash": found.placement.layout_hash,
+        "warnings": [notice.to_dict() for notice in found.notices],
+        "predicted": None if aim.rollout.plan_id is None else _predicted(planned(aim.service, aim.rollout.plan_id)),
+    }
+
+
+def _predicted(plan: Plan) -> Json:
+    """Return a plan's own figures: on the windows that were held out, where some were."""
+    held_out = plan.metrics.holdout
+    basis = "planned windows" if held_out is None else "held-out windows"
+    return {**figures(held_out or plan.metrics), "basis": basis}
 
 
 def push(aim: Aim, checked: Json) -> Json:
     """Push the layers that are not new yet, and read them back."""
-    aim.report(0.3, "pushing")
+    aim.report(0.1, "pushing")
     before = stored_placement(aim.service, checked["sha256"])
     trusted = _last_trusted(aim) or before
     return _bring_in(aim, aim.layout, before=before, trusted=trusted)
@@ -120,9 +88,10 @@ def _bring_in(aim: Aim, layout: Layout, *, before: Placement, trusted: Placement
             dry_run=False,
         )
         # The weights are those of before the first attempt: after half a push the slots prove nothing themselves.
-        result = push_checked(
-            client, found, request, weights=expert_weights(trusted), history=None, timeout_s=PUSH_TIMEOUT_S
-        )
+        with progress_told(aim, found.placement, layout.slot_to_expert_LP):
+            result = push_checked(
+                client, found, request, weights=expert_weights(trusted), history=None, timeout_s=PUSH_TIMEOUT_S
+            )
     return {
         **result.to_dict(),
         "resumed": found.placement.layout_hash != before.layout_hash,
@@ -149,7 +118,7 @@ def verify(aim: Aim, checked: Json, *, weights: bool) -> Json:
     check_ranks_agree(seen)
     if compared:
         verify_pushed(seen, aim.layout, weights=expert_weights(before))
-    return {"layout_hash": seen.layout_hash, "generation": seen.generation}
+    return {"layout_hash": seen.layout_hash, "boot_id": seen.boot_id}
 
 
 def require_runs(seen: Placement, before: Placement, aim: Aim) -> None:
@@ -196,15 +165,6 @@ def read(aim: Aim, checked: Json) -> Json:
         "layout_hash": seen.layout_hash,
         "sentence": sentence(found, seen, url=aim.engine.url),
     }
-
-
-def stored_placement(service: Service, sha256: str) -> Placement:
-    """Return an engine as it was kept before a push."""
-    return Placement.from_json(json.loads(service.files.read(sha256)))
-
-
-def layout_of(placement: Placement) -> Layout:
-    return Layout(placement.map_LP, gpus=placement.ep_size, experts=placement.experts)
 
 
 def _last_trusted(aim: Aim) -> Placement | None:

@@ -17,9 +17,12 @@ from typing import Any
 
 from api.errors import JobStopped
 from api.jobs import rollout_engine as on_engine
+from api.jobs import rollout_measure as on_measure
 from api.jobs.durable import Json
-from api.jobs.rollout_engine import REFUSED, UNREAD, Aim
+from api.jobs.rollout_aim import Aim, target_layout
+from api.jobs.rollout_engine import REFUSED, UNREAD
 from api.jobs.rollout_row import end, go_to
+from api.jobs.rollout_verdict import NOT_ASKED, WORSE_THAN_BEFORE, not_measured, warnings_of
 from api.jobs.running import Finish, JobRun, StepFailed
 from api.states import RolloutState
 from api.store import engines, plans
@@ -27,9 +30,6 @@ from profiler.engine.recognise import Found
 
 UNANSWERED = ("ENGINE_UNREACHABLE", "ENGINE_FAILED", "ENGINE_ANSWER_INVALID", "ENGINE_RESTING", "APPLY_STALLED")
 """Errors after which only the engine itself can say what was done."""
-
-SOMEBODY_ELSE = ("LAYOUT_HASH_MISMATCH", "ENGINE_RESTARTED", "LAYOUT_MISMATCH", "SLOT_COUNT_MISMATCH")
-"""Errors of an engine that is not what this rollout has made of it."""
 
 
 def roll_out(run: JobRun) -> Finish:
@@ -98,6 +98,7 @@ def _push(work: _Work, checked: Json) -> Json:
         from_sha256=checked["sha256"],
         runs_hash=checked["layout_hash"],
         warnings=checked["warnings"],
+        predicted=checked["predicted"],
     )
     try:
         pushed = work.step("push", lambda: on_engine.push(work.aim, checked))
@@ -123,41 +124,74 @@ def _verify(work: _Work, checked: Json, pushed: Json) -> Json:
         except StepFailed as failed:
             error = failed.error
         else:
-            return work.end(RolloutState.APPLIED, why=pushed["sentence"], runs_hash=verified["layout_hash"])
+            return _measure(work, checked, verified)
         read = work.step(f"read after {attempt}", lambda: on_engine.read(work.aim, checked))
         if read["found"] != Found.NEW or error["code"] not in UNANSWERED:
             return _after_a_failure(work, checked, read, error)
     return work.end(RolloutState.UNCONFIRMED, error=error)
 
 
+def _measure(work: _Work, checked: Json, verified: Json) -> Json:
+    """Judge the layout on the engine's own traffic; what cannot be measured is kept, with a warning."""
+    runs = {"runs_hash": verified["layout_hash"]}
+    if not work.aim.rollout.measure_seconds:
+        return work.end(RolloutState.APPLIED, why=NOT_ASKED.sentence, verdict=NOT_ASKED.to_json(), **runs)
+    work.go_to(RolloutState.MEASURING, **runs)
+    try:
+        found = work.step("measure", lambda: on_measure.measure(work.aim, checked, verified))
+    except StepFailed as failed:
+        error = failed.error
+        read = work.step("read after measuring", lambda: on_engine.read(work.aim, checked))
+        if read["found"] != Found.NEW:
+            return _after_a_failure(work, checked, read, error)
+        found = on_measure.unmeasured(not_measured(error["code"], error["detail"]))
+    verdict = found["verdict"]
+    if verdict["code"] == WORSE_THAN_BEFORE:
+        error = {"code": WORSE_THAN_BEFORE, "detail": verdict["sentence"], "remedies": []}
+        return take_back(work, checked, error, **found, **runs)
+    return work.end(
+        RolloutState.APPLIED, why=verdict["sentence"], warnings=[*checked["warnings"], *warnings_of(verdict)],
+        **found, **runs,
+    )  # fmt: skip
+
+
 def _after_a_failure(work: _Work, checked: Json, read: Json, error: Json) -> Json:
     """End a rollout by what the engine was found to be, or put the layout before back where that is explained."""
-    found = read["found"]
+    runs = {"runs_hash": read["layout_hash"]}
     told = {**error, "detail": f"{error['detail']} {read['sentence']}"}
-    if found in (UNREAD, Found.PUSHING):
-        return work.end(RolloutState.UNCONFIRMED, error=told, runs_hash=read["layout_hash"])
-    if found not in (Found.NEW, Found.MIXED):
-        return work.end(RolloutState.SUPERSEDED, error=told, runs_hash=read["layout_hash"])
-    if work.takes_back or error["code"] == "WEIGHTS_CHANGED":
-        # There is nothing before that to go back to, or nothing to check it with.
-        return work.end(RolloutState.FAILED, error=told, runs_hash=read["layout_hash"])
-    return take_back(work, checked, error)
+    state = _lost(read)
+    if read["found"] == Found.OLD:  # it was new a while ago
+        state = RolloutState.SUPERSEDED
+    if state is RolloutState.SUPERSEDED:
+        restarted = read["found"] in (Found.RESTARTED, Found.RESHAPED)
+        told["code"] = "ENGINE_RESTARTED" if restarted else "LAYOUT_HASH_MISMATCH"
+    nothing_to_check_with = error["code"] == "WEIGHTS_CHANGED"
+    if state is not RolloutState.FAILED or work.takes_back or nothing_to_check_with:
+        return work.end(state, error=told, **runs)
+    return take_back(work, checked, error, **runs)
 
 
-def take_back(work: _Work, checked: Json, error: Json) -> Json:
-    """Put the layout before back; ``error`` is why."""
-    work.go_to(RolloutState.TAKING_BACK, error=error)
+def take_back(work: _Work, checked: Json, error: Json, **fields: Any) -> Json:
+    """Put the layout before back; ``error`` is why, ``fields`` are written down with it."""
+    work.go_to(RolloutState.TAKING_BACK, error=error, **fields)
     try:
         taken = work.step("take back", lambda: on_engine.take_back(work.aim, checked))
     except StepFailed as failed:
-        why = failed.error
-        told = {**error, "detail": f"{error['detail']} It could not be taken back: {why['detail']}"}
-        if why["code"] in UNANSWERED:
-            return work.end(RolloutState.UNCONFIRMED, error=told, runs_hash=None)
-        state = RolloutState.SUPERSEDED if why["code"] in SOMEBODY_ELSE else RolloutState.FAILED
-        return work.end(state, error=told)
+        why = failed.error["detail"]
+        read = work.step("read after taking back", lambda: on_engine.read(work.aim, checked))
+        told = {**error, "detail": f"{error['detail']} It could not be taken back: {why} {read['sentence']}"}
+        return work.end(_lost(read), error=told, runs_hash=read["layout_hash"])
     told = {**error, "detail": f"{error['detail']} It was taken back: {taken['sentence']}"}
     return work.end(RolloutState.ROLLED_BACK, error=told, taken_back=taken, runs_hash=taken["layout_hash"])
+
+
+def _lost(read: Json) -> RolloutState:
+    """Return how a rollout ends that neither is applied nor was taken back, by what the engine was found to be."""
+    if read["found"] in (UNREAD, Found.PUSHING):
+        return RolloutState.UNCONFIRMED
+    if read["found"] in (Found.OTHER, Found.RESTARTED, Found.RESHAPED):
+        return RolloutState.SUPERSEDED
+    return RolloutState.FAILED
 
 
 @dataclass(frozen=True)
@@ -184,5 +218,5 @@ def _begin(run: JobRun, rollout_id: str, progress: tuple[float, float]) -> _Work
     with run.service.database.reading() as session:
         rollout = plans.find_rollout(session, rollout_id)
         engine = engines.find(session, rollout.engine_id)
-    aim = Aim(run, rollout, engine, on_engine.target_layout(run.service, rollout), progress)
+    aim = Aim(run, rollout, engine, target_layout(run.service, rollout), progress)
     return _Work(run, aim, takes_back=rollout.takes_back_id is not None)

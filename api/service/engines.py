@@ -18,6 +18,7 @@ from api.store.columns import now
 from api.store.database import Session
 from api.store.identifiers import new_id
 from api.store.models import Engine
+from placement.dispatch import Dispatch
 from placement.errors import CodedError
 from placement.topology import Topology, flat_or_nodes, from_cost_matrix
 from profiler.engine.contract import ABILITIES, Placement, PluginHealth
@@ -150,6 +151,13 @@ def facts_of(health: PluginHealth, placement: Placement) -> dict[str, Any]:
     shown["abilities"] = {name: vars(ability).copy() for name, ability in health.abilities.items()}
     shown["moe_layers"] = list(placement.moe_layers)
     return shown
+
+
+def dispatch_of(*, dispatch: str | None, a2a_backend: str) -> Dispatch:
+    """Return the rule by which an engine picks replicas, from its ``dispatch`` and ``a2a_backend``."""
+    if a2a_backend == "none":
+        return Dispatch.EVEN
+    return Dispatch.NEAREST_STATIC if dispatch == "static" else Dispatch.NEAREST_DYNAMIC
 
 
 def topology_of(engine: Engine) -> Topology | None:

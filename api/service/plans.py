@@ -16,7 +16,7 @@ from api.errors import BadRequest, WrongState
 from api.service import jobs
 from api.service.context import Service
 from api.service.engine_access import engine_client, with_retries
-from api.service.engines import topology_of
+from api.service.engines import dispatch_of, topology_of
 from api.service.plan_options import read_options_of, require_valid
 from api.service.traces import require_ready
 from api.states import JobKind, PlanState
@@ -28,7 +28,6 @@ from api.store.files import StoredFile
 from api.store.identifiers import new_id
 from api.store.models import Engine, Job, Plan, PlanTrace
 from placement.diff import LayoutDiff, diff
-from placement.dispatch import Dispatch
 from placement.layout import Layout
 from placement.plan import Plan as MadePlan
 from profiler.formats import EXPORTERS, export_layout
@@ -251,15 +250,10 @@ def _completed(engine: Engine | None, options: Mapping[str, Any]) -> dict[str, A
         if not {"slots_per_gpu", "redundant", "fit"} & set(asked):
             asked["slots_per_gpu"] = engine.facts["slots_per_gpu"]
         if "dispatch" not in asked:
-            asked["dispatch"] = str(_dispatch_of(engine.facts))
+            rule = dispatch_of(dispatch=engine.facts["dispatch"], a2a_backend=engine.facts["a2a_backend"])
+            asked["dispatch"] = str(rule)
     if "gpus" not in asked:
         raise BadRequest(
             "how many GPUs is not known: give gpus, or an engine that has been read (POST /v1/engines/ID/read)."
         )
     return asked
-
-
-def _dispatch_of(facts: Mapping[str, Any]) -> Dispatch:
-    if facts["a2a_backend"] == "none":
-        return Dispatch.EVEN
-    return Dispatch.NEAREST_STATIC if facts["dispatch"] == "static" else Dispatch.NEAREST_DYNAMIC

@@ -92,9 +92,8 @@ class WorkerProcess:
 def replay_engine(**options: Any) -> Iterator[str]:
     """Run a replay engine of the shipped recording; it steps by itself."""
     (reader,) = open_inputs([recording_path(MIXED)], ReadOptions())
-    with running_replay(
-        reader, gpus=GPUS, slots_per_gpu=SLOTS_PER_GPU, homes="round-robin", steps_per_s=100.0, **options
-    ) as url:
+    usual = {"gpus": GPUS, "slots_per_gpu": SLOTS_PER_GPU, "homes": "round-robin", "steps_per_s": 100.0}
+    with running_replay(reader, **{**usual, **options}) as url:
         yield url
 
 

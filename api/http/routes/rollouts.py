@@ -11,6 +11,7 @@ from api.http.problems import documented
 from api.http.schemas.common import PageOut, ReasonIn
 from api.http.schemas.plans import RolloutIn, RolloutOut
 from api.service import rollouts as rollout_service
+from api.service.rollouts import Measuring
 from api.store import engines, plans
 from api.store.database import Session
 from api.store.models import Job, Rollout
@@ -30,7 +31,11 @@ def list_rollouts(
 
 @router.post("", status_code=202, response_model=RolloutOut, responses=documented(404, 409))
 def begin_rollout(body: RolloutIn, edge: Admin, idempotency_key: IdempotencyKey = None) -> Response:
-    """Bring an approved plan into its engine and verify it by reading the engine. Follow the job in `Location`."""
+    """Bring an approved plan into its engine, verify it by reading the engine, and measure it on the engine's traffic.
+
+    It is taken back by itself when the check after the push fails or when it is measured to be worse than the layout
+    before. Follow the job in `Location`.
+    """
 
     def act(session: Session) -> Answer:
         rollout, job = rollout_service.begin(
@@ -40,6 +45,7 @@ def begin_rollout(body: RolloutIn, edge: Admin, idempotency_key: IdempotencyKey 
             plan=plans.find(session, body.plan_id),
             engine=None if body.engine_id is None else engines.find(session, body.engine_id),
             pace=body.model_dump(include={"layers_per_chunk", "pause_s"}),
+            measuring=Measuring(seconds=body.measure_seconds, margin=body.roll_back_margin),
             reason=body.reason,
         )
         return _accepted(session, rollout, job)

@@ -9,7 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 
 from api.http.schemas.common import ErrorOut, Name, Reason, Strict, Warned
 from api.http.schemas.engines import Costs
+from api.http.schemas.rollout_example import ROLLOUT_EXAMPLE
 from api.plan_request import MAX_EXPERT_BYTES, MAX_MOVED_BYTES, MAX_SEED
+from api.service.rollouts import (
+    MAX_MEASURE_SECONDS,
+    MAX_ROLL_BACK_MARGIN,
+    USUAL_MEASURE_SECONDS,
+    USUAL_ROLL_BACK_MARGIN,
+)
 from api.states import PlanState, RolloutState
 from api.store.models import Plan, Rollout
 from placement.dispatch import Dispatch
@@ -142,7 +149,10 @@ class RolloutIn(Strict):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"plan_id": "pln_01k3x9v4e7q8w2m5n6p7r8s9t0", "layers_per_chunk": 8, "pause_s": 0.5}]
+            "examples": [
+                {"plan_id": "pln_01k3x9v4e7q8w2m5n6p7r8s9t0", "layers_per_chunk": 8, "pause_s": 0.5},
+                {"plan_id": "pln_01k3x9v4e7q8w2m5n6p7r8s9t0", "measure_seconds": 120, "roll_back_margin": 0.02},
+            ]
         }
     )
 
@@ -152,11 +162,26 @@ class RolloutIn(Strict):
         default=None, ge=1, le=4096, description="Layers changed between two engine steps; all at once by default."
     )
     pause_s: float | None = Field(default=None, ge=0, le=MAX_PAUSE_S, description="Serving between two chunks.")
+    measure_seconds: float = Field(
+        default=USUAL_MEASURE_SECONDS,
+        ge=0,
+        le=MAX_MEASURE_SECONDS,
+        description="How long demand is recorded after the push to judge the layout by; 0 measures nothing.",
+    )
+    roll_back_margin: float = Field(
+        default=USUAL_ROLL_BACK_MARGIN,
+        ge=0,
+        le=MAX_ROLL_BACK_MARGIN,
+        description="The layout before is put back when the figure that the plan was made for is worse by more than "
+        "this share of the figure that the layout before has on the same traffic.",
+    )
     reason: Reason = ""
 
 
 class RolloutOut(BaseModel):
-    """A layout on its way into an engine."""
+    """A layout on its way into an engine, what it was predicted to be worth and what it was measured to be."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [ROLLOUT_EXAMPLE]})
 
     id: str = Field(examples=["rol_01k3x9v4e7q8w2m5n6p7r8s9t0"])
     engine_id: str

@@ -251,6 +251,9 @@ class TestRollouts:
         assert admin.post("/v1/rollouts", json={"plan_id": plan_id}).status_code == 422  # for no engine
         begun = admin.post("/v1/rollouts", json=asked)
         assert (begun.status_code, begun.json()["state"]) == (202, "waiting")
+        assert (begun.json()["measure_seconds"], begun.json()["roll_back_margin"]) == (30.0, 0.05)
+        for bad in ({"measure_seconds": -1}, {"measure_seconds": 1e6}, {"roll_back_margin": -0.1}):
+            assert admin.post("/v1/rollouts", json={**asked, **bad}).status_code == 422
         path = f"/v1/rollouts/{begun.json()['id']}"
         assert admin.post(f"{path}/rollback").json()["code"] == "WRONG_STATE"
         cancelled = admin.post(f"{begun.headers['location']}/cancel", json={"reason": "not now"})

@@ -16,6 +16,7 @@ from api.service import plans as plan_service
 from api.service import rollouts as rollout_service
 from api.service import traces as trace_service
 from api.service.context import Service
+from api.service.rollouts import NO_MEASURING, Measuring
 from api.states import EngineState, JobState, PlanState, RolloutState, TraceState
 from api.store import engines, jobs, plans, traces
 from api.store.models import Job
@@ -93,13 +94,13 @@ def ask_for_plan(
         return plan.id, job.id
 
 
-def roll_out(service: Service, plan_id: str, **pace: object) -> tuple[str, str]:
+def roll_out(service: Service, plan_id: str, *, measuring: Measuring = NO_MEASURING, **pace: object) -> tuple[str, str]:
     with service.database.writing() as session:
         plan = plans.find(session, plan_id)
         if plan.state is PlanState.PROPOSED:
             plan_service.decide(session, ACTOR, plan, PlanState.APPROVED, why="looks good")
         rollout, job = rollout_service.begin(
-            service, session, ACTOR, plan=plan, engine=None, pace=dict(pace), reason="test"
+            service, session, ACTOR, plan=plan, engine=None, pace=dict(pace), measuring=measuring, reason="test"
         )
         return rollout.id, job.id
 
@@ -125,7 +126,7 @@ def test_from_recording_to_rollout_and_back(service: Service) -> None:
         plan_id, plan_job = ask_for_plan(service, [trace.id], engine_id=engine_id, time_limit_s=3.0)
         succeeded(service.database, plan_job)
         before = client.placement()
-        rollout_id, rollout_job = roll_out(service, plan_id)
+        rollout_id, rollout_job = roll_out(service, plan_id, measuring=Measuring(seconds=0.5))
         succeeded(service.database, rollout_job)
         after = client.placement()
         with service.database.writing() as session:
@@ -136,6 +137,8 @@ def test_from_recording_to_rollout_and_back(service: Service) -> None:
             assert plan.current_hash == before.layout_hash
             assert rollout.result is not None
             assert rollout.result["weights_checked"]
+            assert rollout.measured is not None
+            assert rollout.measured["local_gpu"] == pytest.approx(rollout.measured["counted"]["local_gpu"], abs=0.05)
             back, back_job = rollout_service.take_back(service, session, ACTOR, rollout=rollout, reason="worse")
         succeeded(service.database, back_job.id)
         assert client.placement().layout_hash == before.layout_hash
