@@ -142,6 +142,10 @@ class EnginePool:
             self.launch(setup)
             return self._when_up(self._launched[setup.name])
 
+    def holds(self, name: str) -> bool:
+        """Whether an engine was launched and not stopped since."""
+        return name in self._launched
+
     def stop(self, *names: str) -> None:
         """Stop engines; unknown names are those that never started."""
         _stop_all([self._launched.pop(name) for name in names if name in self._launched], self._out)

@@ -14,7 +14,7 @@ def two_gpu_table(found: Sequence[Finding]) -> str:
     """Return all tables of the acceptance on two GPUs, with its date and what failed."""
     parts = [f"## Acceptance on two GPUs, {datetime.now(UTC):%Y-%m-%d}\n"]
     parts += [f"Rehearsal: {finding['detail']}.\n" for finding in of_kind(found, "rehearsal")]
-    parts += [loops(found), pushes(found), recording(found)]
+    parts += [demands(found), loops(found), pushes(found), recording(found)]
     parts += [layouts(found, *where) for where in _places(found)]
     parts += [hardware(found), sizes(found), requests(found), stages(found)]
     return "\n".join(part for part in parts if part)
@@ -166,6 +166,15 @@ def pushes(found: Sequence[Finding]) -> str:
         if "one_way_gb_per_s" in one
     ]
     return (markdown(head, rows) + "\n" + "".join(links)) if rows else ""
+
+
+def demands(found: Sequence[Finding]) -> str:
+    """Recorded pairs of token and expert beside those that the same requests name."""
+    rows = [
+        (one["engine"], one["recorded_pairs"], one["requests_pairs"], one["pairs_apart"])
+        for one in of_kind(found, "recorded demand")
+    ]
+    return markdown(("engine", "recorded pairs", "pairs of the requests", "apart"), rows) if rows else ""
 
 
 def recording(found: Sequence[Finding]) -> str:

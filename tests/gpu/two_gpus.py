@@ -11,6 +11,7 @@ failed, or a request did.
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import subprocess
 import sys
@@ -36,7 +37,7 @@ from tests.gpu.results import Results, Stage, run_stages
 from tests.gpu.scale import CPU_SCALE, GPU_SCALE, Scale
 from tests.gpu.server import Engine, EnginePool, EngineSetup
 from tests.gpu.tables import two_gpu_table
-from tests.gpu.traffic import Traffic, domain_traffic, random_traffic, routed_tokens, send
+from tests.gpu.traffic import Routed, Traffic, domain_traffic, random_traffic, routed_tokens, send
 
 GPUS = 2
 STAGES = (
@@ -106,14 +107,19 @@ class TwoGpus:
         """Return all stages by name. Engines of the wanted ones that can start side by side are launched together."""
         together = [
             setup
-            for setup, names in ((self._loop, ["loop"]), (self._loop_dp, ["loop-dp"]), (self._hot, HOT_STAGES))
+            for setup, names in (
+                (self._loop, ["demand", "loop"]),
+                (self._loop_dp, ["demand", "loop-dp"]),
+                (self._hot, HOT_STAGES),
+            )
             if set(names) & set(wanted) and self._machine.device == "cuda"  # a CPU has no room for several
         ]
         return [
             ("models", lambda: self._models(wanted)),
             ("link", lambda: measure_link(self._machine, self._results)),
             ("calibrate", lambda: check_calibration(self._machine, self._results)),
-            ("loop", lambda: self._on(self._loop, self._run_loop, launch=together, stop=True)),
+            ("demand", lambda: self._demand(together)),
+            ("loop", lambda: self._on(self._loop, self._run_loop, launch=self._not_yet(together), stop=True)),
             ("loop-dp", lambda: self._on(self._loop_dp, self._run_loop, stop=True)),
             ("push", lambda: self._on(self._hot, self._pushes)),
             ("recording", lambda: self._on(self._hot, self._recording)),
@@ -155,6 +161,26 @@ class TwoGpus:
                 self._results.add_requests(engine)
             if stop:
                 self._pool.stop(setup.name)
+
+    def _not_yet(self, setups: Sequence[EngineSetup]) -> list[EngineSetup]:
+        return [setup for setup in setups if not self._pool.holds(setup.name)]
+
+    def _demand(self, together: Sequence[EngineSetup]) -> None:
+        """Hold recorded demand against what the same requests say of themselves, decode steps in CUDA graphs."""
+        self._on(self._loop, self._recorded_demand, launch=together)
+        self._on(self._loop_dp, self._recorded_demand)
+
+    def _recorded_demand(self, engine: Engine) -> None:
+        config = json.loads((engine.setup.model / "config.json").read_text())
+        shape = {"layers": config["num_hidden_layers"], "top_k": config["num_experts_per_tok"]}
+        streams, new_tokens = self._scale.loop_streams, self._scale.loop_tokens
+        asked = random_traffic(
+            sources=engine.sources, requests=streams, prompt_tokens=24, new_tokens=new_tokens, tokens=range(250), seed=9
+        )
+        routed: list[Routed] = []
+        with EngineClient(engine.url) as client:
+            demand = record_demand(client, lambda: routed.append(routed_tokens(engine, asked, **shape)))
+        self._results.add("recorded demand", engine=engine.setup.name, **difference(demand, routed[0]))
 
     def _run_loop(self, engine: Engine) -> None:
         run_loop(self._machine, engine, self._results, self._scale)
@@ -206,7 +232,7 @@ class TwoGpus:
             send(engine, prefill)
             demand = record_demand(client, lambda: send(engine, prefill), phase="prefill")
             routed = routed_tokens(engine, prefill, layers=model.layers, top_k=model.top_k)
-            self._results.add("recorded demand", **difference(demand, routed))
+            self._results.add("recorded demand", engine=engine.setup.name, **difference(demand, routed))
             near = {"gpus": GPUS, "slots": start.slots, "dispatch": Dispatch.NEAREST_DYNAMIC}
             sizes = {"layers": model.layers, "experts": model.experts, "gpus": GPUS, "slots": start.slots}
             own = model.experts // GPUS
