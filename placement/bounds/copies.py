@@ -5,20 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from placement.bounds.pairs import most_pairs_together
 from placement.tokens import Tokens
 from placement.topology import Topology
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+EIGENVALUE_WORK = 4e9
+"""Cubes of experts, all layers together, that the bound by pairs may take; models with many experts go without."""
+
+MOST_ROUNDS, FEWEST_ROUNDS = 120, 8
+
 MOST_PREFIXES = 24
 """Companions picked one by one per expert; with more slots per GPU the rest is bounded by what each adds alone."""
 
 BY_COMPANIONS = "every expert beside its best companions, no balance limit (submodular maximum)"
+BY_PAIRS = "pairs of experts on one GPU (eigenvalue bound), no balance limit"
 BY_HOMES = "tokens that stay home as a whole, hottest experts on every GPU, no balance limit"
 
 
@@ -69,8 +77,9 @@ def copies_bound(tokens: Tokens, topology: Topology, slots_per_gpu: int) -> Copi
     replicas uniform homes make it 1 / GPUs of them; otherwise home is used by no more tokens than any
     ``slots_per_gpu`` experts can touch, bounded the same way.
 
-    Another bound holds beside it, and the better one of each layer is taken: a token is sent nowhere only if all its
-    experts are at home, and the share of experts at home is at most that of the hottest ``slots_per_gpu``.
+    Two more bounds hold beside it, and the best of each layer is taken. A token is sent nowhere only if all its experts
+    are at home, and the share of experts at home is at most that of the hottest ``slots_per_gpu``. And
+    :func:`_by_pairs`: few pairs of experts can share a GPU.
 
     Returns
     -------
@@ -78,14 +87,20 @@ def copies_bound(tokens: Tokens, topology: Topology, slots_per_gpu: int) -> Copi
         At least 0.
     """
     layers, pairs = {}, 0
+    rounds = _rounds(tokens, topology, slots_per_gpu)
     for layer in tokens.moe_layers:
         chosen_TE = _chosen(tokens, layer)
         used_T = chosen_TE.any(axis=1)
         home_T = None if tokens.home_T is None else tokens.home_T[used_T]
         chosen_TE = chosen_TE[used_T]
-        first = _by_companions(chosen_TE, home_T, topology, slots_per_gpu)
-        second = _by_homes(chosen_TE, home_T, topology, slots_per_gpu)
-        layers[layer] = (first, BY_COMPANIONS) if first >= second else (second, BY_HOMES)
+        found = {
+            BY_COMPANIONS: _by_companions(chosen_TE, home_T, topology, slots_per_gpu),
+            BY_HOMES: _by_homes(chosen_TE, home_T, topology, slots_per_gpu),
+        }
+        if rounds >= FEWEST_ROUNDS:
+            found[BY_PAIRS] = _by_pairs(chosen_TE, home_T, topology, slots_per_gpu, rounds=rounds)
+        best = max(found, key=lambda name: found[name])
+        layers[layer] = (found[best], best)
         pairs += len(chosen_TE)
     return CopiesBound(layers, pairs)
 
@@ -115,6 +130,89 @@ def _by_companions(
     first_only_X = np.zeros(experts + 2)
     first_only_X[0] = 1.0
     return used - math.fsum(largest_sum(part_TE, picks=slots_per_gpu, gain_X=first_only_X) for part_TE in parts)
+
+
+def _rounds(tokens: Tokens, topology: Topology, slots_per_gpu: int) -> int:
+    """Return how many steps the bound by pairs may take for each set of tokens that is bounded alone."""
+    alone = 1 if tokens.home_T is None or slots_per_gpu * topology.gpus == tokens.experts else topology.gpus
+    cubes = max(1, alone * len(tokens.moe_layers)) * tokens.experts**3
+    return min(MOST_ROUNDS, int(EIGENVALUE_WORK / cubes))
+
+
+def _by_pairs(
+    chosen_TE: Floats, home_T: npt.NDArray[np.int32] | None, topology: Topology, slots_per_gpu: int, *, rounds: int
+) -> float:
+    """Bound the copies of one layer by the pairs of experts that can share a GPU.
+
+    The tokens of one home are served from one GPU per expert (where replicas are drawn: for each draw), at most S
+    experts from each. A token with k experts on d GPUs has at least ``m(k, d)`` pairs together, that of an even split.
+    So for any price s >= 0 of a pair, d is at least ``a(k) - s p`` with ``a(k) = min over d of d + s m(k, d)`` and p
+    the token's pairs together, and all tokens' pairs together are at most :func:`most_pairs_together`.
+
+    Copies leave home out. A token with n experts at home is sent to at least ``a(k - n) - s (p - n (n - 1) / 2)`` GPUs,
+    that is ``a(k) - a(k - n) - s n (n - 1) / 2`` fewer than the above; over all tokens that is at most what
+    ``slots_per_gpu`` experts at home can be worth, bounded as before. Without replicas and with uniform homes a token's
+    home is among its d GPUs for d of all GPUs. The best price is taken.
+    """
+    experts, full = chosen_TE.shape[1], slots_per_gpu * topology.gpus == chosen_TE.shape[1]
+    alone = [chosen_TE] if full else _by_home(chosen_TE, home_T)
+    together = math.fsum(
+        most_pairs_together(
+            _pairs(part_TE), gpus=topology.gpus, slots_per_gpu=min(slots_per_gpu, experts), rounds=rounds
+        )
+        for part_TE in alone
+    )
+    count_T = chosen_TE.sum(axis=1).astype(np.int64)
+    most = int(count_T.max())
+    bounds = []
+    for price in _prices(most, topology.gpus):
+        worth_K = np.array([_least_of_even_splits(k, price, topology.gpus, slots_per_gpu) for k in range(most + 1)])
+        used = float(worth_K[count_T].sum()) - price * together
+        if home_T is None and full:
+            bounds.append(used * (1 - 1 / topology.gpus))
+            continue
+        gain_X = _gains_at_home(worth_K, price, np.unique(count_T), experts)
+        homes = _by_home(chosen_TE, home_T)
+        bounds.append(used - math.fsum(largest_sum(part_TE, picks=slots_per_gpu, gain_X=gain_X) for part_TE in homes))
+    return max(0.0, *bounds)
+
+
+def _pairs(chosen_TE: Floats) -> Floats:
+    """Return how many tokens have both experts, 0 on the diagonal; float64 [E, E]."""
+    pairs_EE = chosen_TE.T @ chosen_TE
+    np.fill_diagonal(pairs_EE, 0.0)
+    return pairs_EE
+
+
+def _pairs_of_even_split(count: int, parts: int) -> int:
+    size, larger = divmod(count, parts)
+    return (parts - larger) * size * (size - 1) // 2 + larger * (size + 1) * size // 2
+
+
+def _least_of_even_splits(count: int, price: float, gpus: int, slots_per_gpu: int) -> float:
+    if count == 0:
+        return 0.0
+    parts = range(-(-count // slots_per_gpu), min(count, gpus) + 1)
+    return min(each + price * _pairs_of_even_split(count, each) for each in parts)
+
+
+def _prices(count: int, gpus: int) -> list[float]:
+    """Return the prices at which another number of GPUs becomes best, for up to so many experts of a token."""
+    prices = {0.0}
+    for experts in range(2, count + 1):
+        splits = [_pairs_of_even_split(experts, parts) for parts in range(1, min(experts, gpus) + 1)]
+        prices |= {1 / (more - less) for more, less in pairwise(splits) if more > less}
+    return sorted(prices)
+
+
+def _gains_at_home(worth_K: Floats, price: float, counts: Ints, experts: int) -> Floats:
+    """Return what the x-th expert at home is worth at most, for a token with any of these counts; never rising."""
+    gain_X = np.zeros(experts + 2)
+    for count in counts.tolist():
+        at_home = np.arange(count + 1)
+        worth_X = worth_K[count] - worth_K[count - at_home] - price * at_home * (at_home - 1) / 2
+        gain_X[:count] = np.maximum(gain_X[:count], np.diff(worth_X))
+    return np.maximum.accumulate(np.maximum(gain_X, 0.0)[::-1])[::-1]
 
 
 def _by_home(chosen_TE: Floats, home_T: npt.NDArray[np.int32] | None) -> list[Floats]:
