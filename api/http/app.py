@@ -9,10 +9,11 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from prometheus_client import CollectorRegistry
 
-from api.http.metrics import HttpMetrics, StateCollector
+from api.http.metrics import HttpMetrics
 from api.http.middleware import LimitedBodies, RequestIds, SizeLimits
 from api.http.problems import Problem, add_problem_answers, documented
 from api.http.routes import decisions, engines, health, jobs, keys, plans, rollouts, schedules, traces
+from api.http.state_metrics import StateCollector
 from api.service.context import Service
 from api.service.heat import HeatCache
 

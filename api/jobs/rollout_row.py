@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from api.jobs.durable import Json
 from api.jobs.running import JobRun
 from api.states import RolloutState, may_follow
-from api.store import plans
+from api.store import engines, plans
 from api.store.audit import change_state
 from api.store.columns import now
+from api.store.database import Session
 from api.store.models import Rollout
 
 
@@ -26,8 +28,7 @@ def go_to(run: JobRun, rollout_id: str, state: RolloutState, **fields: Any) -> N
         rollout = plans.find_rollout(session, rollout_id)
         if not may_follow(rollout.state, state):
             return  # it was there before this attempt
-        for name, value in fields.items():
-            setattr(rollout, name, value)
+        _write(session, rollout, fields)
         change_state(session, rollout, state, run.actor)
 
 
@@ -45,14 +46,22 @@ def end(run: JobRun, rollout_id: str, state: RolloutState, *, why: str, **fields
         run.require_mine(session)
         rollout = plans.find_rollout(session, rollout_id)
         if not rollout.state.ended:
-            for name, value in fields.items():
-                setattr(rollout, name, value)
+            _write(session, rollout, fields)
             rollout.ended_at = now()
             change_state(session, rollout, state, run.actor, why=why)
             if state is RolloutState.APPLIED and rollout.takes_back_id is not None:
                 earlier = plans.find_rollout(session, rollout.takes_back_id)
                 change_state(session, earlier, RolloutState.ROLLED_BACK, run.actor, why=rollout.reason)
         return outcome_of(rollout)
+
+
+def _write(session: Session, rollout: Rollout, fields: Mapping[str, Any]) -> None:
+    """Set fields of a rollout, and count the bytes of pushes that are written down here."""
+    for name, value in fields.items():
+        setattr(rollout, name, value)
+    moved = sum(int((fields.get(name) or {}).get("moved_bytes") or 0) for name in ("result", "taken_back"))
+    if moved:
+        engines.find(session, rollout.engine_id).moved_bytes += moved
 
 
 def outcome_of(rollout: Rollout) -> Json:

@@ -68,6 +68,7 @@ def register(
         warnings=[],
         failures_in_row=0,
         failures=0,
+        moved_bytes=0,
         version=1,
         created_at=now(),
     )

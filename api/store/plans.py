@@ -68,6 +68,18 @@ def rollouts(session: Session, paging: Paging, *, engine_id: str | None = None) 
     return paged(session, query, Rollout.id, paging)
 
 
+def newest_rollouts(session: Session, states: Sequence[RolloutState]) -> Sequence[Rollout]:
+    """Return each engine's newest rollout in one of some states."""
+    newest = select(func.max(Rollout.id)).where(Rollout.state.in_(states)).group_by(Rollout.engine_id)
+    return session.scalars(select(Rollout).where(Rollout.id.in_(newest))).all()
+
+
+def rollout_counts(session: Session) -> Sequence[tuple[RolloutState, int]]:
+    """Return how many rollouts there are in every state."""
+    rows = session.execute(select(Rollout.state, func.count()).group_by(Rollout.state))
+    return [(state, count) for state, count in rows]
+
+
 def applied_rollout(session: Session, engine_id: str) -> Rollout | None:
     """Return an engine's newest rollout that was applied and not taken back."""
     applied = Rollout.state == RolloutState.APPLIED

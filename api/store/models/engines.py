@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Index, Integer, String, text
+from sqlalchemy import BigInteger, Index, Integer, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from api.states import EngineState
@@ -46,6 +46,9 @@ class Engine(Base):
     failures_in_row: Mapped[int] = mapped_column(Integer)
     failures: Mapped[int] = mapped_column(Integer, server_default="0")
     """All failures so far, for the counter of errors."""
+
+    moved_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    """Bytes of experts that pushes of this service brought from another GPU so far."""
 
     resting_until: Mapped[datetime | None] = mapped_column(Moment)
     """Until then nothing is asked of it: the circuit is open."""

@@ -41,7 +41,7 @@ def a_plan() -> Plan:
 def an_engine(name: str) -> Engine:
     return Engine(
         id=new_id("eng"), name=name, url="http://e", labels={}, warnings=[], state=EngineState.UNKNOWN,
-        failures_in_row=0, failures=0, version=1, created_at=now(),
+        failures_in_row=0, failures=0, moved_bytes=0, version=1, created_at=now(),
     )  # fmt: skip
 
 
