@@ -15,6 +15,7 @@ from tests.engine.engine_server import (
     DP_ATTENTION,
     INT8,
     KIT,
+    OTHER_MODEL,
     PLAIN,
     PROTECTED_WITHOUT_DISPATCH,
     EngineServer,
@@ -31,6 +32,7 @@ ENGINE_FIXTURES = (
     "protected_engine",
     "balancing_engine",
     "int8_engine",
+    "mixtral_engine",
 )
 
 
@@ -86,9 +88,15 @@ def int8_model(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return written_model(environment, tmp_path_factory.mktemp("int8-moe"), "--precision", "int8")
 
 
-def written_model(environment: Path, folder: Path, *options: str) -> Path:
-    """Write a checkpoint with the kit's script, in the engine's environment, and return its folder."""
-    subprocess.check_call([str(environment / "bin" / "python"), str(KIT / "random_model.py"), str(folder), *options])
+@pytest.fixture(scope="session")
+def mixtral(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of a model for which SGLang has no expert location."""
+    return written_model(environment, tmp_path_factory.mktemp("mixtral"), script="random_mixtral.py")
+
+
+def written_model(environment: Path, folder: Path, *options: str, script: str = "random_model.py") -> Path:
+    """Write a checkpoint with a script of the kit, in the engine's environment, and return its folder."""
+    subprocess.check_call([str(environment / "bin" / "python"), str(KIT / script), str(folder), *options])
     return folder
 
 
@@ -159,3 +167,8 @@ def moeplan(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyt
 @pytest.fixture
 def int8_engine(one_engine: OneEngine, int8_model: Path) -> EngineServer:
     return one_engine.get(INT8, model=int8_model)
+
+
+@pytest.fixture
+def mixtral_engine(one_engine: OneEngine, mixtral: Path) -> EngineServer:
+    return one_engine.get(OTHER_MODEL, model=mixtral)

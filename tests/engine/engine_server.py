@@ -86,6 +86,9 @@ ALL_TO_ALL = EngineSetup(
 INT8 = EngineSetup(plugins=("cpu_shim", "faults", "int8"))
 """For a checkpoint whose experts are int8."""
 
+OTHER_MODEL = EngineSetup(arguments=("--ep-num-redundant-experts", "0"))
+"""For a model that SGLang serves with the trivial layout only."""
+
 REBALANCE_STEPS = 60
 
 BALANCING = EngineSetup(

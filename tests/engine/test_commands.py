@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +39,9 @@ def send_traffic(engine: EngineServer) -> None:
         )
 
 
-def captured(engine: EngineServer, out: Path) -> Path:
-    """Record exactly the traffic: the command follows a recording until somebody stops it."""
+@contextmanager
+def capturing(engine: EngineServer, out: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the command, which follows a recording until somebody stops it, and wait until it records."""
     command = [str(Path(sys.executable).parent / "moeplan"), "capture", "--engine", engine.url, "--out", str(out)]
     with subprocess.Popen([*command, "--seconds", "600", "--json"], stdout=subprocess.PIPE) as recording:
         started = "POST /moeplan/demand/start"
@@ -47,6 +51,12 @@ def captured(engine: EngineServer, out: Path) -> Path:
             assert recording.poll() is None, "the command ended before it recorded"
             assert time.monotonic() < deadline
             time.sleep(0.1)
+        yield recording
+
+
+def captured(engine: EngineServer, out: Path) -> Path:
+    """Record exactly the traffic."""
+    with capturing(engine, out) as recording:
         send_traffic(engine)
         assert engine.post("/moeplan/demand/stop").status_code == 200
         printed, _ = recording.communicate(timeout=60)
@@ -105,6 +115,24 @@ def test_the_loop_without_an_all_to_all(engine: EngineServer, moeplan: Moeplan, 
 
 def test_the_loop_behind_an_all_to_all(all_to_all_engine: EngineServer, moeplan: Moeplan, tmp_path: Path) -> None:
     run_the_loop(all_to_all_engine, moeplan, tmp_path, plan_options=["--dispatch", "nearest-dynamic"])
+
+
+def test_a_recording_of_a_killed_capture_is_named_and_taken_over(
+    engine: EngineServer, moeplan: Moeplan, tmp_path: Path
+) -> None:
+    with capturing(engine, tmp_path / "lost.parquet") as recording:
+        recording.kill()
+    owner = f"process {recording.pid} on {socket.gethostname()}"
+    out = tmp_path / "trace.parquet"
+    recorded = ("capture", "--engine", engine.url, "--seconds", "3", "--out", out)
+    assert owner in moeplan.refused(*recorded, code="ENGINE_BUSY")
+    assert not (tmp_path / "lost.parquet").exists()
+    with under_load(engine, clients=1):
+        taken = moeplan(*recorded, "--take-over", "--json")
+    assert taken.code == 0, taken.err
+    assert taken.warning_codes >= {"TAKEN_OVER"}
+    assert engine.post("/moeplan/demand/start", {"window_steps": 1}).status_code == 200, "nothing was left recording"
+    engine.post("/moeplan/demand/stop")
 
 
 @pytest.mark.parametrize("fault", ["map_only", "leave_last_tensor"])
