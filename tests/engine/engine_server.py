@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 KIT = Path(__file__).parent / "kit"
-START_LIMIT_S = 300.0
+START_LIMIT_S = 600.0
 REDUNDANT = 8
 
 

@@ -1,6 +1,8 @@
 """Write a random Mixtral checkpoint of about 1 MB, for which SGLang has no expert location: 2 layers, 8 experts, top-2.
 
-python random_mixtral.py FOLDER
+    python random_mixtral.py FOLDER
+
+Tokenizer and precision are those of ``random_model.py``.
 """
 
 from __future__ import annotations
