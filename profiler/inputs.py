@@ -106,7 +106,7 @@ def recordings(paths: Sequence[Path]) -> list[Recording]:
         siblings = [
             other
             for other, its in zip(paths, formats, strict=True)
-            if its == kind and other.is_file() and other.resolve().parent == path.resolve().parent
+            if its == kind and other.is_file() and other.parent.resolve() == path.parent.resolve()
         ]
         together = _recorded_together(path, kind, siblings)
         if together[0] == path:  # the first file of a recording stands for all
@@ -150,7 +150,7 @@ def _name_of(files: Sequence[Path], found: Format) -> str:
     if not more:
         return first.resolve().name if first.is_dir() else first.name
     if found == "rank-csv":
-        return first.resolve().parent.name
+        return first.parent.resolve().name
     from profiler.readers.sglang_pt import recording_name
 
     return recording_name(files)

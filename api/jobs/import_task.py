@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from api.jobs.linked_files import linked
+from api.jobs.linked_files import file_name_of, linked
 from api.jobs.task_process import Json
 from api.loading import read_options
 from profiler.inputs import open_inputs, trace_facts
@@ -20,7 +20,7 @@ def run(request: Json, progress: Callable[[float, str], None]) -> Json:
     """Read ``files`` (name and path of each) by ``read``, write the trace to ``out`` and say what it holds."""
     with tempfile.TemporaryDirectory(prefix="moeplan-import-") as folder:
         progress(0.0, "reading")
-        files = linked(request["files"], Path(folder) / "files")
+        files = linked(request["files"], Path(folder) / file_name_of(request["name"], otherwise="files"))
         readers = open_inputs(_inputs(files), _options(request["read"], Path(folder)))
         for reader in readers:
             reader.require_complete()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 from api.errors import WrongState
 from api.jobs.durable import Json
+from api.jobs.linked_files import file_name_of
 from api.jobs.running import Finish, JobRun
 from api.jobs.task_process import run_task
 from api.service.engine_access import engine_client, with_retries
@@ -105,7 +105,7 @@ def _named(files: FileStore, recordings: Sequence[Trace]) -> list[Json]:
     """Name recordings as people did, since plans and messages call them so; equal names get a number."""
     named: dict[str, Path] = {}
     for number, trace in enumerate(recordings, start=1):
-        name = re.sub(r"[^A-Za-z0-9._+@=,-]+", "-", trace.name).lstrip("._+@=,-")[:180] or trace.id
+        name = file_name_of(trace.name, otherwise=trace.id)
         while name in named:
             name = f"{name}-{number}"
         named[name] = files.require_whole(str(trace.sha256))
