@@ -10,8 +10,11 @@ from placement.dispatch import Dispatch
 from placement.errors import BadModelConfig, BadOption, NotEnoughMemory
 from placement.problem import Problem
 from placement.sizing import EngineMemory, ModelWeights, SizeQuestion, size_curve
+from placement.step_time import Step
 from placement.topology import Topology
+from tests.placement.hardware.profiles import EXPERT, PROFILE
 from tests.placement.sizing.models import PLAIN
+from tests.placement.token_traces import some_tokens
 
 MODEL = ModelWeights.from_config(PLAIN)
 
@@ -100,3 +103,19 @@ def test_the_recording_must_be_the_models() -> None:
 def test_rows_and_cache_start_at_one() -> None:
     with pytest.raises(BadOption, match="both start at 1"):
         replace(question(spare_experts=4.5), rows=0)
+
+
+def test_times_of_rows_rest_on_the_copies_of_the_trace() -> None:
+    """Two experts that are always chosen together: counted copies are fewer than independent choices would send."""
+    tokens = some_tokens(np.array([[[0, 1], [2, 3], [4, 5], [6, 7]] * 10] * 2), experts=8)
+    demand = Demand.uniform(np.full((2, 8), 10))
+    asked = question(spare_experts=4.5)
+    step = Step(PROFILE, "prefill", EXPERT, top_k=2, tokens_per_gpu=10)
+    asked = replace(asked, problem=replace(asked.problem, demand=demand), step=step, rows=1)
+    counted, expected = size_curve(replace(asked, stream=[tokens])).rows[0], size_curve(asked).rows[0]
+    assert counted.moe_layer is not None
+    assert expected.moe_layer is not None
+    assert (counted.moe_layer.basis, expected.moe_layer.basis) == ("tokens", "counts")
+    assert counted.memory == expected.memory
+    assert counted.moe_layer.expert_s == expected.moe_layer.expert_s
+    assert counted.moe_layer.all_to_all_s != expected.moe_layer.all_to_all_s
