@@ -53,8 +53,8 @@ class EngineMemory:
     cache_bytes_per_value : float
         2 for bf16, 1 for fp8 (``--kv-cache-dtype``).
     sliding_share : float
-        ``--swa-full-tokens-ratio``. With ``--max-running-requests`` and without the radix cache SGLang sizes that pool by
-        requests instead, which is not looked at here.
+        ``--swa-full-tokens-ratio``. With ``--max-running-requests`` and without the radix cache SGLang sizes that pool
+        by requests instead, which is not looked at here.
     page_tokens : int
         ``--page-size``.
     draft_layers : int
