@@ -21,7 +21,7 @@ from placement.notice import Notice
 from placement.plan import PlanMetrics
 from placement.problem import Problem
 from placement.score import Copies, count_copies, loads_WLG, moe_layer_time, score, score_tokens
-from placement.step_time import MoeLayerTime, Step
+from placement.step_time import Step
 from placement.tokens import TokenStream
 
 OURS = "moeplan"
@@ -133,13 +133,15 @@ def compare(
             seed=seed,
             capacity_factor=capacity_factor,
         )
-    copies = _copies(layouts, problem, traces) if step else {}
+    if step is not None:
+        planned_on = _with_times(planned_on, layouts, problem, problem.demand, traces.planned_on, traces, step)
+        if judged_on is not None:
+            judged = _with_times(judged, layouts, problem, judged_on, traces.judged_on, traces, step)
     rows = {
         name: PlanMetrics.of(
             planned_on[name],
             moved_slots=diff(before, layout, moe_layers=problem.demand.moe_layers).moved_slots,
             holdout=judged.get(name),
-            moe_layer=_time(layout, problem, step=step, copies=copies.get(name)) if step else None,
         )
         for name, layout in layouts.items()
     }
@@ -188,13 +190,23 @@ def _score(layout: Layout, problem: Problem, demand: Demand, *, capacity_factor:
     return score(layout, demand, problem.topology, dispatch=problem.dispatch, capacity_factor=capacity_factor)
 
 
-def _copies(layouts: Mapping[str, Layout], problem: Problem, traces: Traces) -> dict[str, Copies]:
-    """Count copies by window, layer, source and destination, where there is a token trace that is not to be sampled."""
-    if traces.planned_on is None or traces.sample_tokens is not None or problem.dispatch is Dispatch.EVEN:
-        return {}
-    windows = problem.demand.windows
-    return count_copies(layouts, traces.planned_on, problem.topology, dispatch=problem.dispatch, windows=windows)
-
-
-def _time(layout: Layout, problem: Problem, *, step: Step, copies: Copies | None) -> MoeLayerTime:
-    return moe_layer_time(layout, problem.demand, problem.topology, dispatch=problem.dispatch, step=step, copies=copies)
+def _with_times(
+    metrics: Mapping[str, Metrics],
+    layouts: Mapping[str, Layout],
+    problem: Problem,
+    demand: Demand,
+    stream: TokenStream | None,
+    traces: Traces,
+    step: Step,
+) -> dict[str, Metrics]:
+    """Add predicted times, with copies counted by window where there is a token trace that is not to be sampled."""
+    copies: Mapping[str, Copies] = {}
+    if stream is not None and traces.sample_tokens is None and problem.dispatch is not Dispatch.EVEN:
+        copies = count_copies(layouts, stream, problem.topology, dispatch=problem.dispatch, windows=demand.windows)
+    found = {}
+    for name, each in metrics.items():
+        time = moe_layer_time(
+            layouts[name], demand, problem.topology, dispatch=problem.dispatch, step=step, copies=copies.get(name)
+        )
+        found[name] = each.with_time(time)
+    return found

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from placement.demand import Sources
+from placement.step_time import MoeLayerTime
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ class Metrics:
     step_overflow : tuple of StepOverflow
         Overflow of single steps (decode steps, prefill batches) at ``capacity_factor``; empty without a token trace
         that knows its steps.
+    moe_layer : MoeLayerTime or None
+        Predicted time of a MoE layer, where hardware was given.
     """
 
     local_gpu: float | None
@@ -144,6 +147,11 @@ class Metrics:
     active_experts: float | None = None
     token_basis: TokenBasis | None = None
     step_overflow: tuple[StepOverflow, ...] = ()
+    moe_layer: MoeLayerTime | None = None
+
+    def with_time(self, time: MoeLayerTime | None) -> Self:
+        """Return the same figures with a predicted time."""
+        return replace(self, moe_layer=time)
 
     def with_tokens(self, found: TokenMetrics) -> Self:
         """Return the same figures with those from a token trace."""

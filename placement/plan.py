@@ -24,7 +24,6 @@ from placement.pareto import MovePoint
 from placement.plan_header import PlanInput, PlannedModel, PlanOptions
 from placement.problem import LocalScope, Objective
 from placement.solution import Bound, Status
-from placement.step_time import MoeLayerTime
 from placement.topology import Topology
 
 FORMAT = "moeplan-plan"
@@ -49,25 +48,15 @@ class PlanMetrics(Metrics):
         Slots to be filled from another GPU.
     holdout : Metrics or None
         The same layout on the windows kept back, where some were.
-    moe_layer : MoeLayerTime or None
-        Predicted time of a MoE layer, where hardware was given.
     """
 
     moved_slots: int
     holdout: Metrics | None = None
-    moe_layer: MoeLayerTime | None = None
 
     @classmethod
-    def of(
-        cls,
-        metrics: Metrics,
-        *,
-        moved_slots: int,
-        holdout: Metrics | None = None,
-        moe_layer: MoeLayerTime | None = None,
-    ) -> PlanMetrics:
+    def of(cls, metrics: Metrics, *, moved_slots: int, holdout: Metrics | None = None) -> PlanMetrics:
         figures = {each.name: getattr(metrics, each.name) for each in fields(Metrics)}
-        return cls(**figures, moved_slots=moved_slots, holdout=holdout, moe_layer=moe_layer)
+        return cls(**figures, moved_slots=moved_slots, holdout=holdout)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -164,22 +163,21 @@ def evaluate(
             capacity_factor=capacity_factor,
         )
         metrics = metrics.with_tokens(found_of["layout"]) if found_of else metrics
-    time = None
     if step is not None:
         # A sample tells copies of all windows together, not of each, so times are then expected from counts.
         stream = loaded.tokens if sample_tokens is None else None
         time = traced_moe_layer_time(judged, loaded.demand, machine, dispatch=dispatch, step=step, stream=stream)
+        metrics = metrics.with_time(time)
     warnings = [notice.to_dict() for notice in (*notices, *loaded.notices, *found)]
     if as_json:
-        timed = {} if time is None else {"moe_layer": asdict(time)}
-        print_json({"layout_hash": judged.hash, "metrics": {**metrics.to_dict(), **timed}, "warnings": warnings})
+        print_json({"layout_hash": judged.hash, "metrics": metrics.to_dict(), "warnings": warnings})
         return
     title = f"{layout.name}: {judged.slots_per_gpu} slots per GPU, {dispatch}, {metrics.sources} sources"
     print_table(metrics_table({"layout": metrics}, title=title))
     print_table(windows_table(metrics))
     print_table(capacity_table({"layout": metrics}))
-    if time is not None:
-        print_table(times_table({"layout": time}))
-        for sentence in time_sentences_of(time):
+    if metrics.moe_layer is not None:
+        print_table(times_table({"layout": metrics.moe_layer}))
+        for sentence in time_sentences_of(metrics.moe_layer):
             print_line(f"time: {sentence}")
     print_notices(warnings)

@@ -34,13 +34,16 @@ def print_plan(plan: Plan) -> None:
         print_table(_moves_table(plan))
     if plan.metrics.moe_layer is not None:
         print_table(times_table({name: row.moe_layer for name, row in rows.items()}))
+        if judged:
+            apart = {name: metrics.moe_layer for name, metrics in judged.items()}
+            print_table(times_table(apart, where=" on what was not planned on"))
     print(_verdict(plan))
     print_notices([notice.to_dict() for notice in plan.notices])
 
 
-def times_table(times: Mapping[str, MoeLayerTime | None]) -> TextTable:
-    """Build the table of predicted times by layout."""
-    table = TextTable("layout", *TIME_COLUMNS, title="predicted time of a MoE layer, in microseconds")
+def times_table(times: Mapping[str, MoeLayerTime | None], *, where: str = "") -> TextTable:
+    """Build the table of predicted times by layout; ``where`` follows the title."""
+    table = TextTable("layout", *TIME_COLUMNS, title=f"predicted time of a MoE layer, in microseconds{where}")
     for name, time in times.items():
         if time is not None:
             values = (time.moe_layer_s, time.expert_s, time.all_to_all_s, time.worst_window_s)

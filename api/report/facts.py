@@ -61,11 +61,15 @@ def option_facts(plan: Plan) -> dict[str, str]:
 
 
 def token_notes(metrics: Metrics) -> tuple[str, ...]:
-    """Say what the figures from a token trace mean and rest on; nothing without one."""
-    basis = metrics.token_basis
+    """Say what predicted times, and the figures from a token trace, mean and rest on; nothing without them."""
+    basis, notes = metrics.token_basis, []
+    if metrics.moe_layer is not None:
+        notes.append(
+            "moe_layer_us: predicted microseconds of a MoE layer, the slowest GPU's experts plus the slowest GPU's "
+            "all-to-all."
+        )
     if basis is None:
-        return ()
-    notes = []
+        return tuple(notes)
     if metrics.gpus_per_token is not None:
         tokens = f"{count(basis.tokens)} tokens"
         if basis.tokens < basis.recorded_tokens:

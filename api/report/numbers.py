@@ -26,6 +26,10 @@ def ratio(value: float | None, *, digits: int = 3) -> str:
     return ABSENT if value is None else f"{value:.{digits}f}"
 
 
+def tenths(value: float | None) -> str:
+    return ratio(value, digits=1)
+
+
 def times(value: float) -> str:
     """Return a multiple as ``2.41 x`` (with the multiplication sign), with fewer digits the larger it is."""
     digits = 2 if value < 10 else 1 if value < 100 else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from api.report.numbers import ABSENT, count, fine_percent, percent, ratio, times
+from api.report.numbers import ABSENT, count, fine_percent, percent, ratio, tenths, times
 from api.report.relative import over_row_mean, total_over_mean
 from api.report.verdict import local_name
 from placement.metrics import Metrics, WindowMetrics
@@ -208,6 +208,7 @@ def _columns(plan: Plan) -> list[Column | None]:
         Column("rerouted", lambda metrics: metrics.rerouted, fine_percent, False),
         Column("dropped", lambda metrics: metrics.dropped, fine_percent, False),
         *_token_columns(plan, has_holdout=has_holdout),
+        *_time_columns(plan),
         Column("moved_slots", lambda metrics: metrics.moved_slots, _whole, False),
     ]
 
@@ -225,6 +226,22 @@ def _token_columns(plan: Plan, *, has_holdout: bool) -> list[Column | None]:
     if metrics.active_experts is not None:
         columns.append(Column("active_experts", lambda row: row.active_experts, ratio, False))
     return columns
+
+
+def _time_columns(plan: Plan) -> list[Column | None]:
+    """Columns of predicted times; none without hardware."""
+    if plan.metrics.moe_layer is None:
+        return []
+    holdout = plan.metrics.holdout
+    has_both = holdout is not None and holdout.moe_layer is not None
+    return [
+        Column("moe_layer_us", _microseconds, tenths, False),
+        Column("holdout moe_layer_us", lambda row: _microseconds(row.holdout), tenths, False) if has_both else None,
+    ]
+
+
+def _microseconds(metrics: Metrics | None) -> float | None:
+    return None if metrics is None or metrics.moe_layer is None else 1e6 * metrics.moe_layer.moe_layer_s
 
 
 def _best(column: Column, layouts: list[PlanMetrics]) -> float | None:

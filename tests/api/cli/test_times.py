@@ -50,6 +50,23 @@ def test_every_layout_has_its_time_and_the_plan_keeps_it(
     assert kept.metrics.moe_layer.moe_layer_s == rows["moeplan"]["moe_layer"]["moe_layer_s"]
 
 
+def test_times_are_predicted_on_what_was_kept_apart_too(
+    moeplan: Moeplan, arguments: list[object], tmp_path: Path
+) -> None:
+    printed = moeplan(*arguments, "--holdout", 0.5).out
+    assert "in microseconds on what was not planned on" in printed
+    kept = read_plan(tmp_path / "plan.json").metrics
+    assert kept.moe_layer is not None
+    assert kept.holdout is not None
+    assert kept.holdout.moe_layer is not None
+    assert kept.holdout.moe_layer.basis == "tokens"
+    assert kept.holdout.moe_layer.moe_layer_s != kept.moe_layer.moe_layer_s
+    moeplan("report", tmp_path / "plan.json", "--out", tmp_path / "plan.html")
+    page = (tmp_path / "plan.html").read_text().replace("\u200b", "")  # where names may break
+    assert "holdout moe_layer_us" in page
+    assert f"{1e6 * kept.holdout.moe_layer.moe_layer_s:.1f}" in page
+
+
 def test_the_output_says_what_the_times_rest_on(moeplan: Moeplan, arguments: list[object]) -> None:
     ran = moeplan(*arguments)
     assert "predicted time of a MoE layer" in ran.out
@@ -122,7 +139,7 @@ def test_evaluate_predicts_what_the_plan_did(moeplan: Moeplan, judged: list[obje
     time = moeplan(*judged, "--hardware", "h200", "--json").json["metrics"]["moe_layer"]
     assert time["basis"] == "tokens"
     assert time["moe_layer_s"] == planned.moe_layer_s
-    assert "moe_layer" not in moeplan(*judged, "--json").json["metrics"]
+    assert moeplan(*judged, "--json").json["metrics"]["moe_layer"] is None
 
 
 def test_evaluate_takes_phase_and_size_of_the_step(moeplan: Moeplan, judged: list[object]) -> None:
