@@ -1,4 +1,4 @@
-"""Settings of the service: flags before ``MOEPLAN_*`` variables before a TOML file before what is usual."""
+"""Settings of the service: flags, then ``MOEPLAN_*`` variables, files of secrets, a TOML file, and what is usual."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -136,7 +142,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings
+        return init_settings, env_settings, file_secret_settings
 
 
 def read_settings(config: Path | None = None, **flags: Any) -> Settings:
@@ -145,7 +151,9 @@ def read_settings(config: Path | None = None, **flags: Any) -> Settings:
     Parameters
     ----------
     config
-        TOML file, by default that of ``MOEPLAN_CONFIG``, else none.
+        TOML file, by default that of ``MOEPLAN_CONFIG``, else none. In the folder that ``MOEPLAN_SECRETS_DIR`` names, a
+        file called as a variable, in small letters, holds its value: so containers, Kubernetes and systemd hand secrets
+        over.
     **flags
         Fields of :class:`Settings`.
 
@@ -157,12 +165,15 @@ def read_settings(config: Path | None = None, **flags: Any) -> Settings:
     given = {name: value for name, value in flags.items() if value is not None}
     chosen = config or (Path(os.environ["MOEPLAN_CONFIG"]) if os.environ.get("MOEPLAN_CONFIG") else None)
     kind = Settings if chosen is None else _with_file(chosen)
+    secrets_dir = _secrets_dir()
     try:
-        return kind(**given)
+        return kind(_secrets_dir=secrets_dir, **given)
     except tomllib.TOMLDecodeError as error:
         raise BadSetting(f"{chosen} is not TOML: {error}.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadSetting(f"{chosen} cannot be read: {error}.") from None
+    except SettingsError as error:  # of a file of secrets
+        raise BadSetting(_secret_unreadable(secrets_dir, error.__cause__)) from None
     except ValidationError as error:
         raise BadSetting(_sentence(error)) from None
 
@@ -171,6 +182,22 @@ def default_data_dir(environment: Mapping[str, str]) -> Path:
     """Return ``$XDG_STATE_HOME/moeplan``, by default ``~/.local/state/moeplan``."""
     state = environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "moeplan"
+
+
+def _secrets_dir() -> Path | None:
+    named = os.environ.get("MOEPLAN_SECRETS_DIR")
+    if not named:
+        return None
+    folder = Path(named)
+    if not folder.is_dir():
+        raise BadSetting(f"{folder}, the folder of secrets that MOEPLAN_SECRETS_DIR names, does not exist.")
+    return folder
+
+
+def _secret_unreadable(folder: Path | None, cause: BaseException | None) -> str:
+    if isinstance(cause, OSError) and cause.strerror:
+        return f"{cause.filename}, a file of secrets, cannot be read: {cause.strerror}."
+    return f"a file in {folder}, the folder of secrets, is not UTF-8 text."
 
 
 def _with_file(path: Path) -> type[Settings]:

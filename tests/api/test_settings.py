@@ -74,3 +74,47 @@ def test_secrets_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(BadSetting) as refused:
             read_settings(**bad)
         assert SECRET not in str(refused.value)
+
+
+class TestFilesOfSecrets:
+    """A folder as containers, Kubernetes and systemd mount it, named by MOEPLAN_SECRETS_DIR."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        folder = tmp_path / "secrets"
+        folder.mkdir()
+        monkeypatch.setenv("MOEPLAN_SECRETS_DIR", str(folder))
+        return folder
+
+    def test_a_file_is_a_setting_and_its_last_line_break_is_none_of_it(self, folder: Path) -> None:
+        (folder / "moeplan_admin_api_key").write_text(SECRET + "\n")
+        (folder / "postgres_password").write_text("of somebody else")
+        settings = read_settings()
+        assert settings.admin_api_key is not None
+        assert settings.admin_api_key.get_secret_value() == SECRET
+        assert settings.api_key is None
+
+    def test_variables_come_before_it_and_the_settings_file_after_it(
+        self, folder: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("port", "workers"):
+            (folder / f"moeplan_{name}").write_text("7")
+        monkeypatch.setenv("MOEPLAN_PORT", "2222")
+        settings = read_settings(config)
+        assert (settings.port, settings.workers, settings.host) == (2222, 7, "::1")
+
+    def test_a_bad_secret_is_named_and_not_shown(self, folder: Path) -> None:
+        (folder / "moeplan_api_key").write_text(SECRET + " x")
+        with pytest.raises(BadSetting, match="api_key") as refused:
+            read_settings()
+        assert SECRET not in str(refused.value)
+
+    def test_one_that_is_not_text_is_one_sentence(self, folder: Path) -> None:
+        (folder / "moeplan_api_key").write_bytes(b"\xff\xfe" * 12)
+        with pytest.raises(BadSetting, match="UTF-8"):
+            read_settings()
+
+    def test_a_folder_that_is_not_there_is_one_sentence(self, folder: Path) -> None:
+        folder.rmdir()
+        with pytest.raises(BadSetting, match="MOEPLAN_SECRETS_DIR"):
+            read_settings()
