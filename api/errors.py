@@ -9,6 +9,7 @@
           +-- BadSetting                      a setting, or the file of settings, is unusable
           +-- StateError                      what the service keeps
           |    +-- DatabaseUnreachable, DatabaseOutdated, DatabaseTooNew
+          |    +-- BadRevision                the schema cannot go back to it
           |    +-- StoredFileLost             a stored file is gone or changed
           |    +-- FilesUnreachable           the object store does not answer
           +-- RequestError                    a request to the service cannot be done as it is
@@ -62,6 +63,10 @@ class DatabaseOutdated(StateError):
 
 class DatabaseTooNew(StateError):
     """The database was made by a newer moeplan."""
+
+
+class BadRevision(StateError):
+    """The database's schema cannot go back to this revision."""
 
 
 class StoredFileLost(StateError):

@@ -6,7 +6,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
@@ -68,6 +68,9 @@ class Settings(BaseSettings):
     """Worker processes that ``moeplan serve`` keeps running beside itself."""
 
     jobs_per_worker: Annotated[int, Field(ge=1, le=64)] = 2
+    plan_workers: Annotated[int, Field(ge=1, le=64)] | Literal["ray"] = 1
+    """Processes that search a plan, or ray for the machines of a Ray cluster (``RAY_ADDRESS``); plans are the same."""
+
     engine_timeout_s: Annotated[float, Field(gt=0, le=600)] | None = None
     """For a request to an engine, whatever it asks; None waits longer for what takes an engine longer."""
 
@@ -237,7 +240,7 @@ def _plain(text: str) -> bool:
 
 def _sentence(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
-    name = ".".join(str(part) for part in first["loc"]) or "settings"
+    name = str(first["loc"][0]) if first["loc"] else "settings"
     message = first["msg"].removeprefix("Value error, ")
     message = "there is no such setting" if first["type"] == "extra_forbidden" else message
     return f"the setting {name} (or MOEPLAN_{name.upper()}): {message[:1].lower()}{message[1:].rstrip('.')}."

@@ -52,6 +52,30 @@ def db_upgrade(config: Config = None, data_dir: DataDir = None, database_url: Da
     print_line(f"{database.shown} {done}: revision {after}.")
 
 
+@db.command("downgrade")
+def db_downgrade(
+    revision: Annotated[
+        str, typer.Argument(help="The newest one of the older moeplan, which it names when it refuses.")
+    ],
+    config: Config = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Take the schema back to an older revision, before an older moeplan is installed. Back up first: what only newer
+    revisions keep is lost. Stop the service and all workers.
+    """
+    from api.store.database import Database
+    from api.store.migrate import downgrade
+
+    database = Database(_settings(config, data_dir=data_dir, database_url=database_url).database)
+    try:
+        before, after = downgrade(database, revision)
+    finally:
+        database.close()
+    done = "has it already" if before == after else f"was taken back from {before}"
+    print_line(f"{database.shown} {done}: revision {after}.")
+
+
 @db.command("check")
 def db_check(
     config: Config = None, data_dir: DataDir = None, database_url: DatabaseUrl = None, as_json: Json = False

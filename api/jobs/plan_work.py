@@ -83,6 +83,7 @@ def _request(run: JobRun, current: Json) -> Json:
     costs = options.pop("costs", None)
     if current.get("expert_bytes") is not None:
         options.setdefault("expert_bytes", current["expert_bytes"])
+    options["workers"] = run.service.settings.plan_workers
     runs_now = current.get("sha256", plan.current_sha256)
     return {
         "inputs": _named(files, planned_on),

@@ -12,7 +12,7 @@ from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 from sqlalchemy import Connection, inspect
 
-from api.errors import DatabaseOutdated, DatabaseTooNew, DatabaseUnreachable
+from api.errors import BadRevision, DatabaseOutdated, DatabaseTooNew, DatabaseUnreachable
 from api.store.database import Database, sqlite_file
 from api.store.models import Base
 
@@ -38,6 +38,38 @@ def upgrade(database: Database) -> tuple[str | None, str]:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         return before, _newest()
+
+
+def downgrade(database: Database, revision: str) -> tuple[str | None, str]:
+    """Take migrations back, for an older moeplan; return the revision before and after.
+
+    What only newer revisions keep is lost; all else stays. Nothing else may use the database meanwhile.
+
+    Raises
+    ------
+    DatabaseUnreachable, DatabaseTooNew
+    BadRevision
+        It is none of this moeplan's, or not before the database's own.
+    """
+    with database.connection() as connection:
+        before = _revision(connection)
+        _require_known(before, database)
+        all_revisions = revisions()
+        earlier = all_revisions[: all_revisions.index(before) + 1] if before is not None else []
+        if revision not in earlier:
+            raise BadRevision(
+                f"{database.shown} has revision {before or 'none'}; it can go back to "
+                f"{', '.join(earlier) or 'none, for there is nothing before it'}, not to {revision[:40]!r}."
+            )
+        config = _config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, revision)
+    return before, revision
+
+
+def revisions() -> list[str]:
+    """Return the revisions that this moeplan knows, the oldest first."""
+    return [each.revision for each in reversed(list(ScriptDirectory.from_config(_config()).walk_revisions()))]
 
 
 def make_folder(database: Database) -> None:
@@ -122,6 +154,6 @@ def _require_known(revision: str | None, database: Database) -> None:
         known = None
     if known is None:
         raise DatabaseTooNew(
-            f"{database.shown} has revision {revision}, which this moeplan does not know: a newer one made it; use "
-            "that one."
+            f"{database.shown} has revision {revision}, which this moeplan does not know: a newer one made it. Use "
+            f"that one, also to go back: moeplan db downgrade {_newest()}."
         )

@@ -45,7 +45,7 @@ def test_postgresql_always_means_psycopg_3(scheme: str) -> None:
     [
         ("port", 70000), ("workers", -1), ("log_level", "loud"), ("database_url", "mysql://h/d"),
         ("max_upload_bytes", 0), ("database_url", "no url"), ("database_url", "sqlite://"), ("api_key", "short"),
-        ("admin_api_key", "with a space in it"),
+        ("admin_api_key", "with a space in it"), ("plan_workers", 0), ("plan_workers", "dask"),
         ("trace_retention_days", 0), ("engine_timeout_s", "soon"), ("prot", 80),
     ],
 )  # fmt: skip
@@ -62,6 +62,14 @@ def test_a_bad_file_is_one_sentence(tmp_path: Path, content: str) -> None:
         read_settings(file)
     with pytest.raises(BadSetting, match="does not exist"):
         read_settings(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", 1), ("12", 12), ("ray", "ray")])
+def test_the_search_runs_on_processes_or_on_ray(monkeypatch: pytest.MonkeyPatch, text: str, value: object) -> None:
+    monkeypatch.setenv("MOEPLAN_PLAN_WORKERS", text)
+    settings = read_settings()
+    assert settings.plan_workers == value
+    assert settings.as_variables()["MOEPLAN_PLAN_WORKERS"] == text
 
 
 def test_secrets_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
