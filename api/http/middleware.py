@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -15,6 +15,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http.metrics import HttpMetrics
 from api.http.problems import problem_response
+
+USUAL_HEADERS: Mapping[str, str] = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Of every answer that says nothing else: data, which a browser neither shows as a page nor gives to other sites."""
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -43,8 +52,8 @@ class RequestIds:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = request_id
-                headers["X-Content-Type-Options"] = "nosniff"
-                headers.setdefault("Cache-Control", "no-store")
+                for name, value in USUAL_HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):

@@ -29,3 +29,13 @@ def upgrade() -> None:
         op.add_column("rollouts", column)
     op.create_index(op.f("ix_rollouts_job_id"), "rollouts", ["job_id"], unique=False)
     op.add_column("engines", sa.Column("failures", sa.Integer(), nullable=False, server_default="0"))
+
+
+def downgrade() -> None:
+    """Take the columns away again."""
+    op.drop_column("engines", "failures")
+    op.drop_index(op.f("ix_rollouts_job_id"), "rollouts")
+    for column in (
+        "verdict", "measured_before", "predicted", "roll_back_margin", "measure_seconds", "runs_hash", "taken_back",
+    ):  # fmt: skip
+        op.drop_column("rollouts", column)

@@ -23,6 +23,9 @@ JSON_OBJECT: dict[int | str, dict[str, Any]] = {200: {"content": {"application/j
 FILE_KINDS = {".json": "application/json", ".jsonl": "application/jsonl", ".yaml": "application/yaml"}
 """Media types of engines' files, by suffix."""
 
+REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
+"""The page has its styles in itself, no script, and loads nothing."""
+
 KNOWN: dict[int | str, dict[str, Any]] = {304: {"description": "Known."}}
 
 
@@ -96,7 +99,8 @@ def get_report(plan_id: str, edge: Reader) -> Response:
     """Show a plan as one self-contained page."""
     with edge.service.database.reading() as session:
         plan = plans.find(session, plan_id)
-    return HTMLResponse(render_report(plan_service.made(edge.service, plan)))
+    page = render_report(plan_service.made(edge.service, plan))
+    return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
 
 
 @router.get(
