@@ -6,6 +6,11 @@
     python3 dev.py engine      the tests on a real SGLang on this machine's CPU, all of them, on both versions that are
                                supported (test runs most of them on one; arguments go to pytest)
     python3 dev.py bench NAME  a benchmark of tests/bench that prints a table (without NAME: lists them)
+    python3 dev.py deploy      what looks at deploy/: containers, Kubernetes, systemd, alerts, board, guide (test has it too)
+    python3 dev.py fuzz [TARGET] [--seconds N]
+                               fuzzes the readers, every one for ten minutes (test does so for a moment)
+    python3 dev.py openapi     writes deploy/openapi.json anew, after routes were changed on purpose
+    python3 dev.py audit       asks a public service for known vulnerabilities of the pinned versions, before a release
     python3 dev.py run ...     the moeplan command of this checkout
     python3 dev.py setup       only make .venv and install into it
 
@@ -25,6 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
+AUDIT_VENV = ROOT / ".venv-audit"
 ENGINE_VENVS = ROOT / ".venv-sglang"
 ENGINE_KIT = ROOT / "tests" / "engine" / "kit"
 ENGINE_VERSIONS = ("0.5.23", "0.5.16")
@@ -43,7 +49,18 @@ def main(arguments: list[str]) -> int:
     if sys.version_info < (3, 11):  # noqa: UP036  (run by hand with whatever python3 is there)
         print(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}.", file=sys.stderr)
         return 2
-    commands = {"demo": demo, "test": test, "engine": engine, "bench": bench, "run": run, "setup": setup}
+    commands = {
+        "demo": demo,
+        "test": test,
+        "engine": engine,
+        "bench": bench,
+        "deploy": deploy,
+        "fuzz": fuzz,
+        "openapi": openapi,
+        "audit": audit,
+        "run": run,
+        "setup": setup,
+    }
     if not arguments or arguments[0] not in commands:
         print((__doc__ or "").strip(), file=sys.stderr)
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
@@ -154,6 +171,36 @@ def bench(arguments: list[str]) -> int:
         print("Benchmarks: " + ", ".join(names), file=sys.stderr)
         return 2
     return call(["python", "-m", f"tests.bench.{arguments[0]}", *arguments[1:]])
+
+
+def deploy(arguments: list[str]) -> int:
+    return call(["pytest", "-p", "no:xdist", "-rs", "tests/deploy", *arguments])
+
+
+def fuzz(arguments: list[str]) -> int:
+    """Fuzz the targets one after the other; the first that finds something ends it."""
+    if arguments and not arguments[0].startswith("-"):
+        return call(["python", "-m", "tests.fuzz.run", *arguments])
+    targets = sorted(path.name for path in (ROOT / "tests" / "fuzz" / "corpus").iterdir())
+    for target in targets:
+        print(f"== {target}", flush=True)
+        if call(["python", "-m", "tests.fuzz.run", target, *arguments]):
+            return 1
+    return 0
+
+
+def openapi(_arguments: list[str]) -> int:
+    return call(["python", "-m", "tests.api.http.described"])
+
+
+def audit(arguments: list[str]) -> int:
+    """Look at the versions that users and CI install; pip-audit lives in an environment of its own."""
+    tool = AUDIT_VENV / BIN.name / "pip-audit"
+    if not tool.exists():
+        check_call([sys.executable, "-m", "venv", str(AUDIT_VENV)])
+        check_call([str(AUDIT_VENV / BIN.name / "python"), "-m", "pip", "install", "--quiet", "pip-audit"])
+    options = ["--requirement", "constraints.txt", "--no-deps", "--disable-pip", *arguments]
+    return subprocess.call([str(tool), *options], cwd=ROOT)
 
 
 def run(arguments: list[str]) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -17,7 +19,7 @@ from api.cli.exit_codes import BAD_INPUT, DONE, INTERRUPTED, TERMINATED, exit_co
 from api.cli.jobs_commands import app as jobs
 from api.cli.keys_commands import app as keys
 from api.cli.layout_commands import diff, export, report
-from api.cli.output import complain, survive_any_text
+from api.cli.output import complain, print_line, survive_any_text
 from api.cli.plan_commands import compare, evaluate, plan
 from api.cli.plans_commands import app as plans
 from api.cli.push_commands import push, rollback
@@ -32,7 +34,6 @@ from placement.errors import CodedError
 
 app = typer.Typer(
     name="moeplan",
-    help="Plan where the experts of a Mixture-of-Experts model live, from what a live engine routes.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -61,6 +62,21 @@ for command in (
     worker,
 ):
     app.command()(command)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print_line(f"moeplan {version('moeplan')}")
+        raise typer.Exit
+
+
+@app.callback()
+def moeplan(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Plan where the experts of a Mixture-of-Experts model live, from what a live engine routes."""
 
 
 def run(arguments: Sequence[str]) -> int:
