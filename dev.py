@@ -6,7 +6,7 @@
     python3 dev.py engine      the tests on a real SGLang on this machine's CPU, all of them, on both versions that are
                                supported (test runs most of them on one; arguments go to pytest)
     python3 dev.py bench NAME  a benchmark of tests/bench that prints a table (without NAME: lists them)
-    python3 dev.py deploy      what looks at deploy/: containers, Kubernetes, systemd, alerts, board, guide (test has it too)
+    python3 dev.py deploy      what looks at deploy/: containers, Kubernetes, systemd, alerts and guide (part of test)
     python3 dev.py fuzz [TARGET] [--seconds N]
                                fuzzes the readers, every one for ten minutes (test does so for a moment)
     python3 dev.py openapi     writes deploy/openapi.json anew, after routes were changed on purpose

@@ -34,3 +34,30 @@ def test_what_is_not_there_is_named_without_its_content(tmp_path: Path) -> None:
 def test_anything_else_is_refused(reference: str) -> None:
     with pytest.raises(BadSecretReference):
         checked_reference(reference)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "env:MOEPLAN_DATABASE_URL", "env:MOEPLAN_ADMIN_API_KEY", "env:moeplan_api_key",
+        "file:/run/secrets/moeplan_database_url", "file:/run/secrets/../secrets/moeplan_admin_api_key",
+    ],
+)  # fmt: skip
+def test_the_services_own_secrets_are_sent_to_no_engine(reference: str) -> None:
+    with pytest.raises(BadSecretReference, match="of moeplan itself"):
+        checked_reference(reference)
+
+
+@pytest.mark.parametrize("reference", ["env:MOEPLAN_ENGINE_KEY", "file:/run/secrets/engine_key"])
+def test_engines_keys_beside_them_are(reference: str) -> None:
+    assert checked_reference(reference) == reference
+
+
+@pytest.mark.parametrize("content", ["root:x:0:0::/root:/bin/sh\nother:x", "A=1\0B=2", "two words", "schl\u00fcssel"])
+def test_files_that_hold_something_else_are_not_sent(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "key"
+    file.write_text(content)
+    for reference, environment in ((f"file:{file}", {}), ("env:KEY", {"KEY": content})):
+        with pytest.raises(SecretMissing, match="holds no key") as refused:
+            follow(reference, environment=environment)
+        assert content not in refused.value.detail
