@@ -10,10 +10,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
-from api.errors import DatabaseUnreachable
+from api.errors import BadRequest, DatabaseUnreachable
 
 __all__ = ["Database", "Session", "sqlite_file"]
 
@@ -92,6 +92,8 @@ class Database:
             if not _lost_connection(error):
                 raise
             raise DatabaseUnreachable(f"{self.shown} does not answer: {_first_line(error)}.") from error
+        except DataError as error:  # PostgreSQL has no NUL in texts, SQLite has
+            raise BadRequest(f"a value that was sent cannot be stored: {_first_line(error)}.") from error
 
 
 def _sqlite_engine(url: URL) -> Engine:

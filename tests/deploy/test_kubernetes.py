@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any
 
+import kubernetes_validate
 import pytest
 
 from tests.deploy.moeplan_commands import require_command, unknown_settings
@@ -50,13 +51,11 @@ def matches(selector: dict[str, str], pod: Resource) -> bool:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_object_is_one_of_kubernetes(overlay: str, version: str) -> None:
-    kubernetes_validate = pytest.importorskip("kubernetes_validate")
     for each in built(overlay):
         kubernetes_validate.validate(each, version, strict=True)
 
 
 def test_the_schemas_refuse_what_is_none() -> None:
-    kubernetes_validate = pytest.importorskip("kubernetes_validate")
     job = next(iter(of_kind("postgresql", "Job").values()))
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate({**job, "spec": {**job["spec"], "backofLimit": 1}}, VERSIONS[0], strict=True)
