@@ -169,8 +169,9 @@ def read_settings(config: Path | None = None, **flags: Any) -> Settings:
     chosen = config or (Path(os.environ["MOEPLAN_CONFIG"]) if os.environ.get("MOEPLAN_CONFIG") else None)
     kind = Settings if chosen is None else _with_file(chosen)
     secrets_dir = _secrets_dir()
+    sources: dict[str, Any] = {**given, "_secrets_dir": secrets_dir}
     try:
-        return kind(_secrets_dir=secrets_dir, **given)
+        return kind(**sources)
     except tomllib.TOMLDecodeError as error:
         raise BadSetting(f"{chosen} is not TOML: {error}.") from None
     except (OSError, UnicodeDecodeError) as error:

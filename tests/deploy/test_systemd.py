@@ -43,8 +43,8 @@ def test_systemd_reads_every_line(root: Path, name: str) -> None:
 def test_systemd_says_what_it_does_not_know(root: Path) -> None:
     bad = root / "etc/systemd/system/bad.service"
     bad.write_text((UNITS / "moeplan.service").read_text().replace("PrivateTmp", "PrivateTemp"))
-    with pytest.raises(AssertionError, match="Unknown key"):
-        run(program("systemd-analyze"), "verify", "--man=no", f"--root={root}", "bad.service")
+    said = run(program("systemd-analyze"), "verify", "--man=no", f"--root={root}", "bad.service")
+    assert "Unknown key" in said  # a warning, not a failure: so the units must be verified in silence
 
 
 @pytest.mark.parametrize("name", NAMES)
