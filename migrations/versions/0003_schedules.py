@@ -103,3 +103,50 @@ def upgrade() -> None:
     op.create_index("ix_decisions_engine_id_id", "decisions", ["engine_id", "id"], unique=False)
     op.create_index("ix_decisions_schedule_id_id", "decisions", ["schedule_id", "id"], unique=False)
     op.create_index("ix_decisions_outcome_id", "decisions", ["outcome", "id"], unique=False)
+
+
+def downgrade() -> None:
+    """Take schedules, cycles and decisions away; the moeplan before had two tables of these names, empty."""
+    for table in ("decisions", "cycles", "schedules"):
+        op.drop_table(table)
+    op.create_table(
+        "schedules",
+        sa.Column("id", sa.String(length=40), nullable=False),
+        sa.Column("engine_id", sa.String(length=40), nullable=False),
+        sa.Column("cron", sa.String(length=200), nullable=True),
+        sa.Column("interval_s", sa.Float(), nullable=True),
+        sa.Column("applies", sa.Boolean(), nullable=False),
+        sa.Column("gates", DOCUMENT, nullable=False),
+        sa.Column("paused", sa.Boolean(), nullable=False),
+        sa.Column("next_due_at", MOMENT, nullable=True),
+        sa.Column("last_tick_at", MOMENT, nullable=True),
+        sa.Column("last_success_at", MOMENT, nullable=True),
+        sa.Column("created_by", sa.Text(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("created_at", MOMENT, nullable=False),
+        sa.ForeignKeyConstraint(["engine_id"], ["engines.id"], name=op.f("fk_schedules_engine_id_engines")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_schedules")),
+    )
+    op.create_index(op.f("ix_schedules_engine_id"), "schedules", ["engine_id"], unique=False)
+    op.create_index(op.f("ix_schedules_next_due_at"), "schedules", ["next_due_at"], unique=False)
+    op.create_table(
+        "decisions",
+        sa.Column("id", sa.String(length=40), nullable=False),
+        sa.Column("schedule_id", sa.String(length=40), nullable=True),
+        sa.Column("engine_id", sa.String(length=40), nullable=False),
+        sa.Column("outcome", sa.String(length=24), nullable=False),
+        sa.Column("code", sa.String(length=60), nullable=False),
+        sa.Column("sentence", sa.Text(), nullable=False),
+        sa.Column("numbers", DOCUMENT, nullable=False),
+        sa.Column("plan_id", sa.String(length=40), nullable=True),
+        sa.Column("rollout_id", sa.String(length=40), nullable=True),
+        sa.Column("job_id", sa.String(length=40), nullable=True),
+        sa.Column("created_at", MOMENT, nullable=False),
+        sa.ForeignKeyConstraint(["engine_id"], ["engines.id"], name=op.f("fk_decisions_engine_id_engines")),
+        sa.ForeignKeyConstraint(["plan_id"], ["plans.id"], name=op.f("fk_decisions_plan_id_plans")),
+        sa.ForeignKeyConstraint(["rollout_id"], ["rollouts.id"], name=op.f("fk_decisions_rollout_id_rollouts")),
+        sa.ForeignKeyConstraint(["schedule_id"], ["schedules.id"], name=op.f("fk_decisions_schedule_id_schedules")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_decisions")),
+    )
+    op.create_index(op.f("ix_decisions_engine_id"), "decisions", ["engine_id"], unique=False)
+    op.create_index(op.f("ix_decisions_schedule_id"), "decisions", ["schedule_id"], unique=False)

@@ -14,3 +14,8 @@ depends_on = None
 def upgrade() -> None:
     """Add the counter; pushes before it are not counted."""
     op.add_column("engines", sa.Column("moved_bytes", sa.BigInteger(), nullable=False, server_default="0"))
+
+
+def downgrade() -> None:
+    """Take the counter away again."""
+    op.drop_column("engines", "moved_bytes")

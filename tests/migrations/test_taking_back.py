@@ -20,6 +20,9 @@ from tests.databases import open_database
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 Rows = dict[str, dict[str, Any]]
 
+ONLY_SINCE = {"schedules": "0003", "decisions": "0003"}
+"""Tables that are empty in an older schema: no moeplan of then wrote into them."""
+
 
 def fill(database: Database) -> Rows:
     """Put a row with a value in every column into every table, and return them."""
@@ -86,7 +89,11 @@ def test_rows_survive_going_back_and_forth(database: Database, revision: str) ->
         if table not in older:
             continue
         with database.connection() as connection:
-            kept = connection.execute(Base.metadata.tables[table].select()).mappings().one()
+            kept = connection.execute(Base.metadata.tables[table].select()).mappings().one_or_none()
+        if revision < ONLY_SINCE.get(table, ""):
+            assert kept is None
+            continue
+        assert kept is not None
         for name in older[table]:
             assert kept[name] == row[name], f"{table}.{name}"
 
