@@ -84,6 +84,15 @@ class Settings(BaseSettings):
     trace_retention_days: Annotated[float, Field(gt=0)] | None = 30.0
     """Recordings are removed so long after they were made, unless they are kept; None keeps all."""
 
+    event_retention_days: Annotated[float, Field(gt=0)] = 30.0
+    """What happened step by step to a job is forgotten so long after it ended; the job and its end stay."""
+
+    audit_retention_days: Annotated[float, Field(gt=0)] | None = 730.0
+    """Of the audit log; None keeps all."""
+
+    answer_retention_hours: Annotated[float, Field(gt=0)] = 24.0
+    """How long a request may be repeated under its idempotency key."""
+
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
     metrics_per_expert: bool = False
     """Adds a series for every expert of every layer: tens of thousands for large models."""
@@ -97,8 +106,9 @@ class Settings(BaseSettings):
                 value = value.get_secret_value()
             if value is not None:
                 variables[f"MOEPLAN_{name.upper()}"] = str(value)
-        if self.trace_retention_days is None:
-            variables["MOEPLAN_TRACE_RETENTION_DAYS"] = "null"
+        for name in ("trace_retention_days", "audit_retention_days"):
+            if getattr(self, name) is None:
+                variables[f"MOEPLAN_{name.upper()}"] = "null"
         return variables
 
     @field_validator("api_key", "admin_api_key")

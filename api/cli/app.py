@@ -12,6 +12,7 @@ import typer
 
 from api.cli.calibrate_command import calibrate
 from api.cli.capture_command import capture
+from api.cli.decisions_commands import app as decisions
 from api.cli.demo import demo
 from api.cli.doctor_command import doctor
 from api.cli.engines_commands import app as engines
@@ -26,6 +27,7 @@ from api.cli.push_commands import push, rollback
 from api.cli.replay_command import replay
 from api.cli.rollouts_commands import app as rollouts
 from api.cli.sample_command import sample
+from api.cli.schedules_commands import app as schedules
 from api.cli.service_commands import db, serve, worker
 from api.cli.size_command import size
 from api.cli.stopping import Terminated, termination_unwinds
@@ -40,7 +42,15 @@ app = typer.Typer(
 )
 app.add_typer(trace, name="trace")
 app.add_typer(db, name="db")
-for name, group in {"engines": engines, "plans": plans, "rollouts": rollouts, "jobs": jobs, "keys": keys}.items():
+for name, group in {
+    "engines": engines,
+    "plans": plans,
+    "rollouts": rollouts,
+    "schedules": schedules,
+    "decisions": decisions,
+    "jobs": jobs,
+    "keys": keys,
+}.items():
     app.add_typer(group, name=name)
 for command in (
     plan,

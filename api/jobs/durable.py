@@ -83,6 +83,10 @@ class JobQueue:
             job_id,
         )
 
+    def forget(self, job_ids: Sequence[str]) -> None:
+        """Forget the steps of jobs that have ended: they will not be taken up again."""
+        self._client.delete_workflows(list(job_ids))
+
     def close(self) -> None:
         self._client.destroy()
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from api.errors import WrongState
@@ -90,3 +91,11 @@ def events(session: Session, *, subject_id: str | None, paging: Paging) -> Page[
     if subject_id is not None:
         query = query.where(AuditEvent.subject_id == subject_id)
     return paged_by_number(session, query, AuditEvent.number, paging)
+
+
+def forget(session: Session, *, older_than: datetime, limit: int) -> int:
+    """Forget the oldest entries, ``limit`` of them at most; return how many."""
+    rows = select(AuditEvent.number, AuditEvent.at).order_by(AuditEvent.number).limit(limit)
+    numbers = [number for number, at in session.execute(rows) if at < older_than]
+    session.execute(delete(AuditEvent).where(AuditEvent.number.in_(numbers)))
+    return len(numbers)

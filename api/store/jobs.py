@@ -68,6 +68,21 @@ def events_after(session: Session, job_id: str, number: int, *, limit: int = 500
     return session.scalars(query.order_by(JobEvent.number).limit(limit)).all()
 
 
+def with_events(session: Session, *, ended_before: datetime, limit: int) -> Sequence[str]:
+    """Return jobs that ended long ago and whose events are still there."""
+    # The oldest event comes first in the order of the primary key: as a rule nothing more is read.
+    oldest = session.scalar(select(JobEvent.at).order_by(JobEvent.number).limit(1))
+    if oldest is None or oldest >= ended_before:
+        return ()
+    query = select(JobEvent.job_id).join(Job, Job.id == JobEvent.job_id).where(Job.ended_at < ended_before)
+    return session.scalars(query.distinct().limit(limit)).all()
+
+
+def forget_events(session: Session, job_ids: Sequence[str]) -> None:
+    """Forget what happened to jobs step by step."""
+    session.execute(delete(JobEvent).where(JobEvent.job_id.in_(job_ids)))
+
+
 def asked_to_stop(session: Session, job_id: str) -> bool:
     return session.scalar(select(Job.cancel_asked_at).where(Job.id == job_id)) is not None
 

@@ -7,14 +7,18 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
+from api.jobs import housekeeping
 from api.jobs.housekeeping import tidy_up
 from api.jobs.plan_work import checkpoint_folder
+from api.service import jobs as job_service
 from api.service.context import Service
 from api.states import JobState, TraceState
-from api.store import audit, traces
+from api.store import audit, jobs, traces
+from api.store.audit import Actor
 from api.store.columns import now
-from api.store.models import Trace
+from api.store.models import AuditEvent, IdempotentAnswer, Job, JobEvent, Trace
 from api.store.pages import Paging
 from tests.api.jobs.test_jobs import upload
 from tests.api.services import job_of, ready_trace, service_on
@@ -71,3 +75,64 @@ def test_finished_layers_go_when_their_job_has_ended(service: Service) -> None:
         folder.mkdir(parents=True)
     tidy_up(service)
     assert [folder.exists() for folder in folders] == [True, False]
+
+
+def ended_job(service: Service, name: str, *, days_ago: float) -> str:
+    """A job that was cancelled so long ago, with its events."""
+    _, job_id = upload(service, name.encode(), f"{name}.json")
+    at = now() - timedelta(days=days_ago)
+    with service.database.writing() as session:
+        job_service.cancel(session, Actor("key:tester"), jobs.lock(session, job_id), why="not needed")
+        session.flush()
+        session.execute(sa.update(Job).where(Job.id == job_id).values(ended_at=at))
+        session.execute(sa.update(JobEvent).where(JobEvent.job_id == job_id).values(at=at))
+    return job_id
+
+
+def steps_kept(service: Service) -> set[str]:
+    """Jobs that the queue still knows."""
+    table = "workflow_status" if service.database.is_sqlite else "dbos.workflow_status"
+    with service.database.reading() as session:
+        return set(session.scalars(sa.text(f"SELECT workflow_uuid FROM {table}")))
+
+
+def test_steps_of_jobs_are_forgotten_when_their_time_is_over(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "JOBS_AT_A_TIME", 2)
+    old = [ended_job(service, f"old{number}", days_ago=31) for number in range(3)]
+    new = ended_job(service, "new", days_ago=29)
+    _, still_open = upload(service, b"open", "open.json")
+    with service.database.writing() as session:
+        session.execute(sa.update(JobEvent).where(JobEvent.job_id == still_open).values(at=now() - timedelta(days=99)))
+    tidy_up(service)
+    with service.database.reading() as session:
+        assert set(session.scalars(sa.select(JobEvent.job_id))) == {new, still_open}
+        assert jobs.find(session, old[0]).state is JobState.CANCELLED
+    assert steps_kept(service) == {new, still_open}
+    tidy_up(service)
+
+
+def test_the_audit_log_is_kept_for_its_time(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "ROWS_AT_A_TIME", 3)
+    for number in range(3):
+        upload(service, str(number).encode(), f"{number}.json")
+    with service.database.writing() as session:
+        numbers = session.scalars(sa.select(AuditEvent.number).order_by(AuditEvent.number)).all()
+        over = now() - timedelta(days=731)
+        session.execute(sa.update(AuditEvent).where(AuditEvent.number <= numbers[3]).values(at=over))
+    tidy_up(service)
+    with service.database.reading() as session:
+        assert session.scalars(sa.select(AuditEvent.number).order_by(AuditEvent.number)).all() == numbers[4:]
+
+
+def test_answers_to_repeated_requests_are_kept_for_a_day(service: Service) -> None:
+    with service.database.writing() as session:
+        for key, hours in (("old", 25), ("new", 23)):
+            session.add(
+                IdempotentAnswer(
+                    who="w", key=key, request_sha256="", status=200, headers={}, body=b"",
+                    created_at=now() - timedelta(hours=hours),
+                )
+            )  # fmt: skip
+    tidy_up(service)
+    with service.database.reading() as session:
+        assert session.scalars(sa.select(IdempotentAnswer.key)).all() == ["new"]
