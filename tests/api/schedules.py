@@ -6,9 +6,10 @@ from typing import Any
 
 from api.rebalancing.gates import Gates, Mode
 from api.service import engines as engine_service
+from api.service import jobs as job_service
 from api.service import schedules as schedule_service
 from api.service.context import Service
-from api.store import decisions, engines, schedules
+from api.store import decisions, engines, jobs, schedules
 from api.store.models import Decision, Job, Schedule
 from api.store.pages import Paging
 from tests.api.services import ACTOR, wait_for
@@ -30,6 +31,15 @@ def register(service: Service, url: str, *, name: str = "replay") -> str:
     return engine.id
 
 
+def an_engine(service: Service, name: str) -> str:
+    """Register an engine that nobody asks anything."""
+    with service.database.writing() as session:
+        return engine_service.register(
+            session, ACTOR, name=name, url="http://127.0.0.1:9", key_reference=None, read_key_reference=None, labels={},
+            costs=None,
+        ).id  # fmt: skip
+
+
 def scheduled(service: Service, engine_id: str, **changes: Any) -> str:
     """Make a schedule that comes due once a day, unless told otherwise."""
     given: dict[str, Any] = {
@@ -47,6 +57,12 @@ def run_now(service: Service, schedule_id: str) -> Job:
     with service.database.writing() as session:
         schedule = schedules.lock(session, schedule_id)
         return schedule_service.run_now(service, session, ACTOR, schedule, why="a test asks")
+
+
+def stop(service: Service, job: Job) -> None:
+    """Cancel a cycle."""
+    with service.database.writing() as session:
+        job_service.cancel(session, ACTOR, jobs.lock(session, job.id), why="a test stops it")
 
 
 def schedule_of(service: Service, schedule_id: str) -> Schedule:

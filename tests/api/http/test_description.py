@@ -22,6 +22,7 @@ from schemathesis.checks import (
 from api.http.app import create_app
 from api.states import PlanState
 from tests.api.http.conftest import ADMIN_KEY, READ_KEY
+from tests.api.schedules import decisions_of, register, run_now, scheduled, stop
 from tests.api.services import counts_trace, plan_for_replay, ready_plan, ready_trace, service_on
 
 CHECKS: list[CheckFunction] = [
@@ -46,12 +47,16 @@ BOUNDED = settings(
 
 @pytest.fixture
 def app(migrated_sqlite: Path, tmp_path: Path) -> Iterator[FastAPI]:
-    """A service with a recording and a plan, whose ids are in ``app.state.there``."""
+    """A service with a recording, a plan, a schedule and a decision, whose ids are in ``app.state.there``."""
     file = tmp_path / "moeplan.db"
     shutil.copy(migrated_sqlite, file)
     with service_on(f"sqlite:///{file}", tmp_path / "data", admin_api_key=ADMIN_KEY, api_key=READ_KEY) as service:
         made = create_app(service)
+        schedule_id = scheduled(service, register(service, "http://127.0.0.1:9"))
+        stop(service, run_now(service, schedule_id))
         made.state.there = {
+            "schedule_id": schedule_id,
+            "decision_id": decisions_of(service)[0].id,
             "trace_id": ready_trace(service, counts_trace(tmp_path, [[4, 3, 2, 1]])),
             "plan_id": ready_plan(service, plan_for_replay(), engine_id=None, state=PlanState.PROPOSED),
         }
@@ -68,7 +73,7 @@ def test_every_answer_is_described(app: FastAPI, key: str | None) -> None:
         seen = statuses.setdefault(operation.label, set())
         for strategy in _strategies(operation, app.state.there):
             BOUNDED(given(strategy)(_checked(headers, seen)))()
-    assert len(statuses) >= 30
+    assert len(statuses) >= 40
     if key is None:
         let_in = {label for label, seen in statuses.items() if " /v1/" in label and min(seen) < 400}
         assert let_in == set()
