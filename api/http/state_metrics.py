@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 from api.http.expert_metrics import ExpertShares
 from api.http.metric_families import counter, gauge
 from api.service.context import Service
-from api.states import EngineState, JobKind, JobState, RolloutState
-from api.store import engines, jobs, plans, schedules, traces
+from api.states import EngineState, JobKind, JobState, Outcome, RolloutState
+from api.store import decisions, engines, jobs, plans, schedules, traces
 from api.store.columns import now
 from api.store.models import Engine, Plan, Rollout, Schedule, Trace, Worker
 from placement.errors import CodedError
@@ -51,6 +51,7 @@ class _State:
     ended: Sequence[Rollout]
     rollouts: Sequence[tuple[RolloutState, int]]
     schedules: Sequence[Schedule]
+    decisions: Sequence[tuple[Outcome, int]]
 
     @property
     def names(self) -> Mapping[str | None, str]:
@@ -95,6 +96,7 @@ def _read(service: Service) -> _State:
             ended=plans.newest_rollouts(session, [state for state in RolloutState if state.ended]),
             rollouts=plans.rollout_counts(session),
             schedules=schedules.all_there(session),
+            decisions=decisions.counts(session),
         )
 
 
@@ -166,13 +168,25 @@ def _of_rollouts(state: _State) -> Iterator[Metric]:
 
 def _of_schedules(state: _State) -> Iterator[Metric]:
     names = state.names
-    there = [((names[row.engine_id], row.name), row) for row in state.schedules if row.engine_id in names]
-    labels = ("engine", "schedule")
+    # The id keeps apart schedules of one engine that have the same name.
+    there = [((names[row.engine_id], row.id, row.name), row) for row in state.schedules if row.engine_id in names]
+    labels = ("engine", "schedule", "schedule_name")
     yield gauge("schedule_paused", "1 while a schedule is paused.", labels, [(key, row.paused) for key, row in there])
     ages = [(key, _since(state, row.last_success_at)) for key, row in there]
     yield gauge("schedule_success_age_seconds", "Since a schedule's cycle last ended well.", labels, ages)
     missed = [(key, row.missed_ticks) for key, row in there]
     yield counter("schedule_missed_ticks", "Ticks that no worker was there for.", labels, missed)
+    due = [(key, None if row.next_due_at is None else _until(state, row.next_due_at)) for key, row in there]
+    yield gauge("schedule_next_tick_seconds", "Until the next tick; below 0 it is overdue.", labels, due)
+    cycles = [(key, row.cycles) for key, row in there]
+    yield counter("schedule_cycles", "Cycles begun, also those that ended at once.", labels, cycles)
+    counted = dict(state.decisions)
+    ended = [((str(outcome),), counted.get(outcome, 0)) for outcome in Outcome]
+    yield counter("decisions", "How rebalancing cycles ended.", ("outcome",), ended)
+
+
+def _until(state: _State, moment: datetime) -> float:
+    return (moment - state.at).total_seconds()
 
 
 def _since(state: _State, moment: datetime | None) -> float | None:

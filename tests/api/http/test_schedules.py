@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from api.service.context import Service
 from api.service.ticks import begin_due
+from api.store import schedules
 from api.store.columns import iso
 from tests.api.schedules import an_engine, decisions_of
 
@@ -156,3 +157,23 @@ def test_decisions_are_found_by_engine_outcome_and_time(service: Service, admin:
     shown = admin.get(f"/v1/decisions/{newest_first[0]}").json()
     assert shown["meaning"].startswith("Nothing was decided")
     assert admin.get("/v1/decisions/dec_00000000000000000000000000").status_code == 404
+
+
+def test_metrics_say_where_schedules_stand(service: Service, admin: TestClient, engine_id: str) -> None:
+    first, second = (made(admin, engine_id).json()["id"] for _ in range(2))
+    due = datetime.fromisoformat(admin.get(f"/v1/schedules/{second}").json()["next_due_at"])
+    begin_due(service, at=due + timedelta(hours=3))
+    admin.post(f"/v1/schedules/{first}/pause")
+    told = admin.get("/metrics").text
+    labels = f'{{engine="e1",schedule="{first}",schedule_name="e1"}}'
+    assert f"moeplan_schedule_paused{labels} 1.0" in told
+    assert f"moeplan_schedule_missed_ticks_total{labels} 3.0" in told
+    assert f"moeplan_schedule_cycles_total{labels} 1.0" in told
+    assert f"moeplan_schedule_next_tick_seconds{labels}" not in told
+    assert f'moeplan_schedule_next_tick_seconds{{engine="e1",schedule="{second}",schedule_name="e1"}} 1' in told
+    assert 'moeplan_decisions_total{outcome="skipped"} 1.0' in told
+    assert 'moeplan_decisions_total{outcome="applied"} 0.0' in told
+    assert f"moeplan_schedule_success_age_seconds{labels}" not in told
+    with service.database.writing() as session:
+        schedules.succeeded(session, first, due)
+    assert f"moeplan_schedule_success_age_seconds{labels}" in admin.get("/metrics").text
