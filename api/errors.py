@@ -14,7 +14,7 @@
           |    +-- FilesUnreachable           the object store does not answer
           +-- RequestError                    a request to the service cannot be done as it is
           |    +-- BadRequest, BadPath, BadCursor, BadIdempotencyKey, BadSecretReference, BadSchedule, TooLarge
-          |    +-- KeyMissing, KeyRefused, AdminNeeded
+          |    +-- KeyMissing, KeyRefused, AdminNeeded, SessionOver, CsrfTokenWrong
           |    +-- NotFound
           |    +-- NameTaken, WrongState, IdempotencyKeyReused, ApprovalNeeded, EngineInUse
           |    +-- VersionChanged, VersionNeeded
@@ -119,6 +119,14 @@ class KeyRefused(RequestError):
 
 class AdminNeeded(RequestError):
     """This needs a key of the level admin."""
+
+
+class SessionOver(RequestError):
+    """The browser must sign in again."""
+
+
+class CsrfTokenWrong(RequestError):
+    """A change from a browser carries its session's token."""
 
 
 class NotFound(RequestError):

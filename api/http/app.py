@@ -12,8 +12,9 @@ from prometheus_client import CollectorRegistry
 from api.http.metrics import HttpMetrics
 from api.http.middleware import LimitedBodies, RequestIds, SizeLimits
 from api.http.problems import Problem, add_problem_answers, documented
-from api.http.routes import decisions, engines, health, jobs, keys, plans, rollouts, schedules, traces
+from api.http.routes import decisions, engines, frames, health, jobs, keys, plans, rollouts, schedules, traces
 from api.http.state_metrics import StateCollector
+from api.pages.app import add_pages
 from api.service.context import Service
 from api.service.heat import HeatCache
 
@@ -36,10 +37,12 @@ def create_app(service: Service) -> FastAPI:
     registry.register(StateCollector(service))
     app.state.service, app.state.registry, app.state.heat = service, registry, HeatCache()
     v1 = APIRouter(prefix="/v1", responses=documented(400, 401, 403, 413, 422, 503))
-    for module in (engines, traces, plans, rollouts, schedules, decisions, jobs, keys):
+    for module in (engines, traces, frames, plans, rollouts, schedules, decisions, jobs, keys):
         v1.include_router(module.router)
+    v1.include_router(frames.sizes_router)
     app.include_router(v1)
     app.include_router(health.router)
+    add_pages(app)
     add_problem_answers(app)
     settings = service.settings
     limits = SizeLimits(

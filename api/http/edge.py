@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from api.errors import (
     VersionChanged,
     VersionNeeded,
 )
+from api.service import browser_sessions
 from api.service import keys as key_service
 from api.service.context import Service
 from api.service.keys import Caller
@@ -32,6 +34,13 @@ from profiler.http_server import is_loopback
 
 LONGEST_IDEMPOTENCY_KEY = 200
 MOST_PER_PAGE = 200
+
+FAST_COMPRESSION = 2
+"""Of gzip: counts shrink nearly as much as at the highest level, in a fifth of the time."""
+
+SESSION_COOKIE = "moeplan_session"
+CSRF_HEADER = "X-CSRF-Token"
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 bearer = HTTPBearer(
     auto_error=False,
@@ -58,6 +67,8 @@ class Edge:
     service: Service
     request: Request
     caller: Caller
+    csrf_token: str = ""
+    """What a signed-in browser sends with every change; empty for callers that need none."""
 
     @property
     def actor(self) -> Actor:
@@ -139,6 +150,21 @@ class Edge:
             headers["Content-Disposition"] = f'attachment; filename="{file_name}"'
         return Response(content, media_type=media_type, headers=headers)
 
+    def compressed(self, content: bytes, *, media_type: str, tag: str) -> Response:
+        """As :meth:`content`, compressed where the caller takes that; a compressed answer has a tag of its own.
+
+        For numbers only: nothing secret stands beside what a caller chose, so sizes tell nobody anything.
+        """
+        headers = {"Vary": "Accept-Encoding", "Cache-Control": "private, no-cache"}
+        if "gzip" in self.request.headers.get("accept-encoding", ""):
+            tag = f'{tag[:-1]}-gzip"'
+        if self.is_known(tag):
+            return Response(status_code=304, headers=headers | {"ETag": tag})
+        if tag.endswith('-gzip"'):
+            content = gzip.compress(content, compresslevel=FAST_COMPRESSION, mtime=0)
+            headers["Content-Encoding"] = "gzip"
+        return Response(content, media_type=media_type, headers=headers | {"ETag": tag})
+
 
 def etag(version: int) -> str:
     """Return the ETag of a version."""
@@ -166,9 +192,20 @@ def reader(request: Request, credentials: Credentials) -> Edge:
     if request.headers.get("authorization") is not None:
         raise KeyMissing("the header Authorization is not Bearer KEY.")
     if key_service.are_needed(service):
+        cookie = request.cookies.get(SESSION_COOKIE)
+        if cookie is not None:
+            return _signed_in(service, request, cookie)
         raise KeyMissing("this needs a key, in the header Authorization: Bearer KEY.")
     _require_loopback(request)
     return Edge(service, request, Caller("loopback", Level.ADMIN))
+
+
+def _signed_in(service: Service, request: Request, cookie: str) -> Edge:
+    """Let a browser in by its session; what it changes must carry the session's token."""
+    session = browser_sessions.read(service, cookie)
+    if request.method not in SAFE_METHODS:
+        session.require_token(request.headers.get(CSRF_HEADER))
+    return Edge(service, request, session.caller, session.csrf_token)
 
 
 def admin(edge: Annotated[Edge, Depends(reader)]) -> Edge:

@@ -23,7 +23,9 @@ MEDIA_TYPE = "application/problem+json"
 STATUS: Mapping[type[CodedError], int] = {
     ours.KeyMissing: 401,
     ours.KeyRefused: 401,
+    ours.SessionOver: 401,
     ours.AdminNeeded: 403,
+    ours.CsrfTokenWrong: 403,
     ours.NotFound: 404,
     ours.NameTaken: 409,
     ours.WrongState: 409,

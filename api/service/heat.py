@@ -47,11 +47,14 @@ class HeatAsked:
     window : str or None
         A window's name; None for all together.
     format : {"json", "csv", "arrow"}
+    phase : {"prefill", "decode"} or None
+        Traffic of one phase alone.
     """
 
     axis: Axis
     window: str | None
     format: Format
+    phase: Literal["prefill", "decode"] | None = None
 
 
 class HeatCache:
@@ -101,7 +104,9 @@ def heat(service: Service, trace: Trace, plan: Plan | None, asked: HeatAsked) ->
         if plan is None:
             raise BadRequest("load by GPU needs a layout: name a plan in plan_id.")
         made = plan_service.made(service, plan)
-        demand = load_demand([path], read_options(), gpus=made.topology.gpus, window_by="file", sources="auto").demand
+        demand = load_demand(
+            [path], read_options(), gpus=made.topology.gpus, window_by="file", sources="auto", phase=asked.phase
+        ).demand
         if (demand.layers, demand.experts) != (made.layout.layers, made.layout.experts):
             raise BadRequest(
                 f"the plan is for {made.layout.layers} layers x {made.layout.experts} experts, the recording has "
@@ -109,7 +114,9 @@ def heat(service: Service, trace: Trace, plan: Plan | None, asked: HeatAsked) ->
             )
         values_WLC: npt.NDArray[Any] = loads_WLG(made.layout, demand, made.topology, dispatch=made.options.dispatch)
     else:
-        demand = load_demand([path], read_options(), gpus=1, window_by="file", sources="uniform").demand
+        demand = load_demand(
+            [path], read_options(), gpus=1, window_by="file", sources="uniform", phase=asked.phase
+        ).demand
         values_WLC = demand.tokens_WLE
     values_LC = _of_window(values_WLC, demand, asked.window)
     return _rendered(values_LC, demand, trace_id=trace.id, asked=asked)

@@ -80,6 +80,17 @@ def rollout_counts(session: Session) -> Sequence[tuple[RolloutState, int]]:
     return [(state, count) for state, count in rows]
 
 
+def rollouts_of(session: Session, plan_id: str) -> Sequence[Rollout]:
+    """Return the rollouts of a plan, newest first."""
+    return session.scalars(select(Rollout).where(Rollout.plan_id == plan_id).order_by(Rollout.id.desc())).all()
+
+
+def taken_back_by(session: Session, rollout_id: str) -> Rollout | None:
+    """Return the newest rollout that takes another one back."""
+    query = select(Rollout).where(Rollout.takes_back_id == rollout_id).order_by(Rollout.id.desc())
+    return session.scalar(query.limit(1))
+
+
 def applied_rollout(session: Session, engine_id: str) -> Rollout | None:
     """Return an engine's newest rollout that was applied and not taken back."""
     applied = Rollout.state == RolloutState.APPLIED

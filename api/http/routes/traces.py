@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -157,18 +157,19 @@ def get_heat(
     window: Annotated[str | None, Query(max_length=200, description="All together by default.")] = None,
     plan_id: Annotated[str | None, Query(max_length=40)] = None,
     format: heat_service.Format = "json",
+    phase: Annotated[Literal["prefill", "decode"] | None, Query(description="Traffic of one phase alone.")] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Show the heat of a recording: layers x experts, or layers x GPUs."""
     with edge.service.database.reading() as session:
         trace = trace_service.require_ready(traces.find(session, trace_id))
         plan = None if plan_id is None else plans.find(session, plan_id)
-    asked = heat_service.HeatAsked(axis, window, format)
+    asked = heat_service.HeatAsked(axis, window, format, phase)
     key = f"{trace.sha256} {'' if plan is None else plan.sha256} {asked}"
     cache: heat_service.HeatCache = edge.request.app.state.heat
     content = cache.get(key, lambda: heat_service.heat(edge.service, trace, plan, asked))
     tag = f'"{heat_service.tag_of(key)}"'
-    return edge.content(content, media_type=heat_service.MEDIA_TYPES[format], tag=tag)
+    return edge.compressed(content, media_type=heat_service.MEDIA_TYPES[format], tag=tag)
 
 
 @router.patch("/{trace_id}", response_model=TraceOut, responses=documented(404, 412, 428))

@@ -1,0 +1,1 @@
+"""What templates are given: the service's rows turned into sentences, figures and addresses."""

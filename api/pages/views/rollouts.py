@@ -1,0 +1,117 @@
+"""A rollout's page: its way through the states, its chunks, what was promised and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from api.report.numbers import byte_size, count, percent, ratio
+from api.service.context import Service
+from api.service.page_rows import RolloutRows
+from api.service.plan_figures import plan_figures
+from api.states import RolloutState
+
+WAY = (
+    RolloutState.WAITING, RolloutState.CHECKING, RolloutState.PUSHING, RolloutState.VERIFYING, RolloutState.APPLIED,
+)  # fmt: skip
+UNENDED = WAY[:-1]
+SHARES = ("local_gpu", "local_node")
+FIGURES = ("local_gpu", "local_node", "imbalance", "gpus_per_token", "nodes_per_token")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A state on the way: when it was entered, and whether the rollout is there now."""
+
+    state: RolloutState
+    at: datetime | None
+    is_now: bool
+
+
+@dataclass(frozen=True)
+class ChunkRow:
+    """Layers that were changed between two engine steps."""
+
+    layers: str
+    slots: str
+    size: str
+    seconds: str
+
+
+@dataclass(frozen=True)
+class FigureRow:
+    """A figure as promised by the plan and as the engine measured it."""
+
+    name: str
+    predicted: str
+    measured: str
+
+
+@dataclass(frozen=True)
+class RolloutView:
+    """What the page says of a rollout."""
+
+    steps: tuple[Step, ...]
+    chunks: tuple[ChunkRow, ...]
+    figures: tuple[FigureRow, ...]
+    is_measured: bool
+    can_take_back: bool
+    ended: bool
+    title: str
+
+
+def rollout_view(service: Service, rows: RolloutRows) -> RolloutView:
+    """Turn a rollout into what its page says."""
+    rollout = rows.rollout
+    return RolloutView(
+        steps=_steps(rows),
+        chunks=tuple(_chunk(each) for each in (rollout.result or {}).get("chunks", [])),
+        figures=_figures(service, rows),
+        is_measured=bool(rollout.measured),
+        can_take_back=rollout.state in (RolloutState.APPLIED, RolloutState.FAILED) and rollout.from_hash is not None,
+        ended=rollout.state not in UNENDED,
+        title="Taking back" if rollout.takes_back_id else "Rollout",
+    )
+
+
+def _steps(rows: RolloutRows) -> tuple[Step, ...]:
+    """Return the states that were entered, and those still to come while it runs."""
+    entered: dict[str, datetime] = {str(RolloutState.WAITING): rows.rollout.created_at}
+    for event in reversed(rows.history):
+        if event.to_state is not None:
+            entered[event.to_state] = event.at
+    now = rows.rollout.state
+    way = WAY if now in WAY else tuple(each for each in WAY if str(each) in entered)
+    way = way if now in way else (*way, now)
+    return tuple(Step(state, entered.get(str(state)), state is now) for state in way)
+
+
+def _chunk(told: Mapping[str, Any]) -> ChunkRow:
+    layers = told["layers"]
+    shown = str(layers[0]) if len(layers) == 1 else f"{layers[0]} to {layers[-1]} ({len(layers)})"
+    moved, took_s = told.get("moved_bytes"), told.get("seconds")
+    return ChunkRow(
+        layers=shown,
+        slots=count(told["changed_slots"]),
+        size=byte_size(moved),
+        seconds="\N{EN DASH}" if took_s is None else f"{took_s:.3f}",
+    )
+
+
+def _figures(service: Service, rows: RolloutRows) -> tuple[FigureRow, ...]:
+    if rows.plan is None or rows.plan.sha256 is None:
+        return ()
+    predicted = plan_figures(service, rows.plan).planned
+    measured = rows.rollout.measured or {}
+    return tuple(
+        FigureRow(name, _shown(name, predicted.get(name)), _shown(name, measured.get(name)))
+        for name in FIGURES
+        if predicted.get(name) is not None or isinstance(measured.get(name), float)
+    )
+
+
+def _shown(name: str, value: Any) -> str:
+    number = float(value) if isinstance(value, int | float) else None
+    return percent(number) if name in SHARES else ratio(number)
