@@ -97,7 +97,8 @@ def test(arguments: list[str]) -> int:
             failed.append(name)
     print("== pytest", flush=True)
     chosen = arguments or ["--ignore=tests/engine"]
-    if call(["pytest", "-n", os.environ.get("MOEPLAN_TEST_PROCESSES", "auto"), *chosen]):
+    processes = ["-n", os.environ.get("MOEPLAN_TEST_PROCESSES", "auto"), "--dist", "loadgroup"]
+    if call(["pytest", *processes, *chosen]):
         failed.append("pytest")
     if not arguments:
         # One version, and the engines that most tests run on: every start takes half a minute or more.

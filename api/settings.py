@@ -28,7 +28,7 @@ SHORTEST_KEY = 16
 FILE_STORES = ("file", "s3", "gs", "az", "abfs")
 """Kinds of places that files can be stored in."""
 
-SECRETS = ("api_key", "admin_api_key", "database_url")
+SECRETS = ("api_key", "admin_api_key", "session_secret", "database_url")
 
 
 class Settings(BaseSettings):
@@ -63,6 +63,10 @@ class Settings(BaseSettings):
 
     admin_api_key: SecretStr | None = None
     """A key of the level admin, beside those in the database."""
+
+    session_secret: SecretStr | None = None
+    """What browsers' sessions are signed with; by default a file of the data folder. Give the same to all processes of
+    a service that share no folder."""
 
     workers: Annotated[int, Field(ge=0, le=64)] = 1
     """Worker processes that ``moeplan serve`` keeps running beside itself."""
@@ -111,7 +115,7 @@ class Settings(BaseSettings):
                 variables[f"MOEPLAN_{name.upper()}"] = "null"
         return variables
 
-    @field_validator("api_key", "admin_api_key")
+    @field_validator("api_key", "admin_api_key", "session_secret")
     @classmethod
     def _long_enough(cls, key: SecretStr | None) -> SecretStr | None:
         if key is not None and (len(key.get_secret_value()) < SHORTEST_KEY or not _plain(key.get_secret_value())):

@@ -1,7 +1,8 @@
 """Sessions of browsers: a key is asked for once, then a signed cookie stands for it.
 
-Nothing is stored: the cookie names the key and is signed with a secret of the data folder, which all processes of a
-service share. Every request looks whether the key still opens, so revoking a key ends its sessions.
+Nothing is stored: the cookie names the key and is signed with a secret that all processes of a service share, in a
+file of the data folder unless it is given as a setting. Every request looks whether the key still opens, so revoking a
+key ends its sessions.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def _fingerprint(service: Service, key: str) -> str:
 
 
 def _signature(service: Service, purpose: str, text: str) -> str:
-    secret = _secret(service.settings.data_dir / SECRET_FILE)
+    given = service.settings.session_secret
+    secret = _secret(service.settings.data_dir / SECRET_FILE) if given is None else given.get_secret_value().encode()
     return hmac.new(secret, f"{purpose}\n{text}".encode(), hashlib.sha256).hexdigest()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -16,7 +17,7 @@ from api.states import Level, PlanState
 from api.store import keys as key_rows
 from api.store.columns import now
 from tests.api.http.conftest import ADMIN_KEY, LOOPBACK, READ_KEY, client_of
-from tests.api.services import ACTOR, plan_for_replay, ready_plan
+from tests.api.services import ACTOR, plan_for_replay, ready_plan, service_on
 
 ENGINE = {"name": "gone", "url": "http://127.0.0.1:9"}
 
@@ -180,3 +181,15 @@ def test_processes_of_one_service_take_each_others_sessions(guarded: Service) ->
     assert again.get("/v1/engines").status_code == 200
     assert (guarded.settings.data_dir / browser_sessions.SECRET_FILE).read_bytes() == secret
     assert (guarded.settings.data_dir / browser_sessions.SECRET_FILE).stat().st_mode & 0o077 == 0
+
+
+def test_processes_without_a_common_folder_share_a_given_secret(database_file: str, tmp_path: Path) -> None:
+    told = {"admin_api_key": ADMIN_KEY, "session_secret": "a-secret-of-both-machines"}
+    with (
+        service_on(database_file, tmp_path / "one", **told) as one,
+        service_on(database_file, tmp_path / "two", **told) as two,
+    ):
+        client, other = sign_in(one, ADMIN_KEY), client_of(two)
+        other.cookies.set(SESSION_COOKIE, client.cookies[SESSION_COOKIE], domain="127.0.0.1")
+        assert other.get("/v1/engines").status_code == 200
+        assert "a-secret-of-both-machines" not in repr(one.settings)
