@@ -6,7 +6,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 
 from api.pages.assets import Assets
 from api.pages.rendering import PageRoute, Pages
-from api.pages.routes import access, compare, engines, jobs, overview, plans, rollouts, traces, traffic
+from api.pages.routes import access, compare, engines, jobs, overview, plans, rollouts, schedules, traces, traffic
 from api.service.frames import FramesCache
 
 
@@ -20,6 +20,6 @@ def add_pages(app: FastAPI) -> None:
     def static_file(request: Request, version: str, name: str) -> Response:
         return assets.answer(request, version, name)
 
-    for module in (access, compare, overview, engines, traces, plans, rollouts, jobs, traffic):
+    for module in (access, compare, overview, engines, traces, plans, rollouts, schedules, jobs, traffic):
         pages.include_router(module.router)
     app.include_router(pages)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from api.errors import NotFound
-from api.states import JobState, PlanState, RolloutState
-from api.store import audit, engines, jobs, plans, traces
+from api.states import JobState, Outcome, PlanState, RolloutState
+from api.store import audit, decisions, engines, jobs, plans, schedules, traces
 from api.store.columns import now
 from api.store.database import Session
-from api.store.models import AuditEvent, Decision, Engine, Job, Plan, Rollout, Trace
+from api.store.decisions import DecisionFilter
+from api.store.models import AuditEvent, Decision, Engine, Job, Plan, Rollout, Schedule, Trace
 from api.store.pages import Page, Paging
 
 SHOWN = 8
@@ -35,7 +36,13 @@ class EngineRows:
     plans: Sequence[Plan]
     rollouts: Sequence[Rollout]
     decisions: Sequence[Decision]
+    schedules: Sequence[Schedule]
     open_jobs: Sequence[Job]
+
+    @property
+    def next_due_at(self) -> datetime | None:
+        """When it is rebalanced next; None where no schedule is at work."""
+        return min((each.next_due_at for each in self.schedules if each.next_due_at is not None), default=None)
 
     @property
     def trace(self) -> Trace | None:
@@ -97,6 +104,25 @@ class JobRows:
 
     job: Job
     engine: Engine | None
+
+
+@dataclass(frozen=True)
+class ScheduleRows:
+    """A schedule, how its cycles ended, and the one that runs."""
+
+    schedule: Schedule
+    engine: Engine | None
+    decisions: Sequence[Decision]
+    open_job: Job | None
+
+
+@dataclass(frozen=True)
+class DecisionRows:
+    """A decision and the schedule that it was made for."""
+
+    decision: Decision
+    engine: Engine | None
+    schedule_name: str
 
 
 @dataclass(frozen=True)
@@ -180,6 +206,34 @@ def job_list(session: Session, cursor: str | None, *, state: JobState | None = N
     return jobs.page(session, Paging(50, cursor), state=state)
 
 
+def schedule_list(session: Session) -> Page[Schedule]:
+    return schedules.page(session, Paging(200))
+
+
+def decision_list(
+    session: Session, cursor: str | None, *, engine_id: str | None, schedule_id: str | None, outcome: Outcome | None
+) -> Page[Decision]:
+    """Return how cycles ended, newest first."""
+    asked = DecisionFilter(engine_id=engine_id, schedule_id=schedule_id, outcome=outcome)
+    return decisions.page(session, Paging(50, cursor), asked)
+
+
+def one_schedule(session: Session, schedule_id: str) -> ScheduleRows:
+    """Return a schedule and its newest decisions. Raises :class:`NotFound`."""
+    schedule = schedules.find(session, schedule_id)
+    made = decisions.page(session, Paging(100), DecisionFilter(schedule_id=schedule_id)).rows
+    return ScheduleRows(
+        schedule, _engine(session, schedule.engine_id), made, schedules.open_job(session, schedule.engine_id)
+    )
+
+
+def one_decision(session: Session, decision_id: str) -> DecisionRows:
+    """Return a decision. Raises :class:`NotFound`."""
+    decision = decisions.find(session, decision_id)
+    name = schedules.name_of(session, decision.schedule_id)
+    return DecisionRows(decision, _engine(session, decision.engine_id), name)
+
+
 def choices(session: Session) -> Choices:
     """Return what a plan can be made from, and what can be compared."""
     return Choices(
@@ -220,7 +274,8 @@ def _engine_rows(session: Session, engine: Engine) -> EngineRows:
         recorded or [traces.find(session, trace_id) for trace_id in planned_from],
         made,
         plans.rollouts(session, Paging(SHOWN), **of_engine).rows,
-        plans.decisions(session, Paging(SHOWN), **of_engine).rows,
+        decisions.page(session, Paging(SHOWN), DecisionFilter(**of_engine)).rows,
+        schedules.page(session, Paging(SHOWN), **of_engine).rows,
         open_jobs,
     )
 

@@ -15,6 +15,8 @@ from api.service.page_rows import EngineRows, waits_for_approval
 from api.service.plan_figures import PlanFigures, plan_figures
 from api.states import EngineState, PlanState, RolloutState
 
+HALF_WAY = (RolloutState.FAILED, RolloutState.UNCONFIRMED, RolloutState.SUPERSEDED)
+
 
 @dataclass(frozen=True)
 class Need:
@@ -119,8 +121,8 @@ def _needs(rows: EngineRows) -> list[Need]:
         why = (engine.error or {}).get("detail") or engine.state.sentence
         found.append(Need(f"{why[0].upper()}{why[1:]}", address, "Look at the engine"))
     newest = next(iter(rows.rollouts), None)
-    if newest is not None and newest.state is RolloutState.FAILED:
-        found.append(Need("The last rollout failed half way.", f"/rollouts/{newest.id}", "See what runs, take it back"))
+    if newest is not None and newest.state in HALF_WAY:
+        found.append(Need(newest.state.sentence, f"/rollouts/{newest.id}", "See what runs, take it back"))
     proposed = waits_for_approval(rows)
     if proposed is not None:
         found.append(Need("A plan waits for approval.", f"/plans/{proposed.id}", "Read and decide"))

@@ -13,12 +13,10 @@ from api.report.layout_bars import LayoutBars, layout_bars
 from api.report.numbers import byte_size, count, percent
 from api.report.verdict import KeyFigure, Verdict, key_figures, verdict
 from api.service.page_rows import PlanRows
-from api.states import PlanState, RolloutState
+from api.states import PlanState
 from api.store.models import Rollout
 from placement.plan import Plan as MadePlan
 from profiler.formats import EXPORTERS
-
-UNENDED = (RolloutState.WAITING, RolloutState.CHECKING, RolloutState.PUSHING, RolloutState.VERIFYING)
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def plan_view(made: MadePlan, rollouts: Sequence[Rollout]) -> PlanView:
 
 def plan_actions(rows: PlanRows) -> PlanActions:
     """Say which buttons make sense in the state that a plan is in."""
-    pushing = next((each for each in rows.rollouts if each.state in UNENDED), None)
+    pushing = next((each for each in rows.rollouts if not each.state.ended), None)
     return PlanActions(
         approve=rows.plan.state in (PlanState.PROPOSED, PlanState.REJECTED),
         reject=rows.plan.state in (PlanState.PROPOSED, PlanState.APPROVED) and pushing is None,

@@ -11,12 +11,13 @@ from api.report.numbers import byte_size, count, percent, ratio
 from api.service.context import Service
 from api.service.page_rows import RolloutRows
 from api.service.plan_figures import plan_figures
-from api.states import RolloutState
+from api.states import RolloutState, may_follow
+from api.store.models import Rollout
 
 WAY = (
-    RolloutState.WAITING, RolloutState.CHECKING, RolloutState.PUSHING, RolloutState.VERIFYING, RolloutState.APPLIED,
+    RolloutState.WAITING, RolloutState.CHECKING, RolloutState.PUSHING, RolloutState.VERIFYING, RolloutState.MEASURING,
+    RolloutState.APPLIED,
 )  # fmt: skip
-UNENDED = WAY[:-1]
 SHARES = ("local_gpu", "local_node")
 FIGURES = ("local_gpu", "local_node", "imbalance", "gpus_per_token", "nodes_per_token")
 
@@ -42,11 +43,12 @@ class ChunkRow:
 
 @dataclass(frozen=True)
 class FigureRow:
-    """A figure as promised by the plan and as the engine measured it."""
+    """A figure as promised by the plan, as the engine measured it, and of the layout before on the same traffic."""
 
     name: str
     predicted: str
     measured: str
+    before: str
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class RolloutView:
     steps: tuple[Step, ...]
     chunks: tuple[ChunkRow, ...]
     figures: tuple[FigureRow, ...]
-    is_measured: bool
+    verdict: str
     can_take_back: bool
     ended: bool
     title: str
@@ -69,9 +71,9 @@ def rollout_view(service: Service, rows: RolloutRows) -> RolloutView:
         steps=_steps(rows),
         chunks=tuple(_chunk(each) for each in (rollout.result or {}).get("chunks", [])),
         figures=_figures(service, rows),
-        is_measured=bool(rollout.measured),
-        can_take_back=rollout.state in (RolloutState.APPLIED, RolloutState.FAILED) and rollout.from_hash is not None,
-        ended=rollout.state not in UNENDED,
+        verdict=str((rollout.verdict or {}).get("sentence", "")),
+        can_take_back=can_be_taken_back(rollout),
+        ended=rollout.state.ended,
         title="Taking back" if rollout.takes_back_id else "Rollout",
     )
 
@@ -83,7 +85,10 @@ def _steps(rows: RolloutRows) -> tuple[Step, ...]:
         if event.to_state is not None:
             entered[event.to_state] = event.at
     now = rows.rollout.state
-    way = WAY if now in WAY else tuple(each for each in WAY if str(each) in entered)
+    measures = rows.rollout.measure_seconds > 0
+    way = tuple(each for each in WAY if each is not RolloutState.MEASURING or measures)
+    if now not in WAY:  # it left the way: what was entered, and where it is now
+        way = tuple(each for each in RolloutState if str(each) in entered)
     way = way if now in way else (*way, now)
     return tuple(Step(state, entered.get(str(state)), state is now) for state in way)
 
@@ -101,15 +106,19 @@ def _chunk(told: Mapping[str, Any]) -> ChunkRow:
 
 
 def _figures(service: Service, rows: RolloutRows) -> tuple[FigureRow, ...]:
-    if rows.plan is None or rows.plan.sha256 is None:
-        return ()
-    predicted = plan_figures(service, rows.plan).planned
-    measured = rows.rollout.measured or {}
+    is_made = rows.plan is not None and rows.plan.sha256 is not None
+    predicted = plan_figures(service, rows.plan).planned if rows.plan is not None and is_made else {}
+    measured, before = rows.rollout.measured or {}, rows.rollout.measured_before or {}
     return tuple(
-        FigureRow(name, _shown(name, predicted.get(name)), _shown(name, measured.get(name)))
+        FigureRow(name, *(_shown(name, each.get(name)) for each in (predicted, measured, before)))
         for name in FIGURES
         if predicted.get(name) is not None or isinstance(measured.get(name), float)
     )
+
+
+def can_be_taken_back(rollout: Rollout) -> bool:
+    """Whether the layout before a rollout can be put back."""
+    return rollout.state.ended and rollout.from_hash is not None and may_follow(rollout.state, RolloutState.ROLLED_BACK)
 
 
 def _shown(name: str, value: Any) -> str:
