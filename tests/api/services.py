@@ -42,9 +42,10 @@ WORKER = """
 import sys
 from api.jobs import durable, worker
 from api.settings import read_settings
-durable.POLL_S = 0.1
-worker.HEARTBEAT_S, worker.GONE_AFTER_S = 0.2, float(sys.argv[2])
-worker.work.__kwdefaults__.update(heartbeat_s=0.2, gone_after_s=float(sys.argv[2]))
+gone_after_s, beat_s = float(sys.argv[2]), float(sys.argv[3])
+durable.POLL_S = beat_s / 2
+worker.HEARTBEAT_S, worker.GONE_AFTER_S = beat_s, gone_after_s
+worker.work.__kwdefaults__.update(heartbeat_s=beat_s, gone_after_s=gone_after_s)
 worker.run_worker(read_settings(), worker_id=sys.argv[1], lifeline=True)
 """
 
@@ -61,7 +62,7 @@ def service_on(database_url: str, data_dir: Path, **settings: Any) -> Iterator[S
 class WorkerProcess:
     """A worker in a process of its own, which can be killed like any other."""
 
-    def __init__(self, settings: Settings, worker_id: str, *, gone_after_s: float = 2.0) -> None:
+    def __init__(self, settings: Settings, worker_id: str, *, gone_after_s: float = 2.0, beat_s: float = 0.2) -> None:
         variables = {
             "MOEPLAN_DATABASE_URL": settings.database.render_as_string(hide_password=False),
             "MOEPLAN_DATA_DIR": str(settings.data_dir),
@@ -72,7 +73,8 @@ class WorkerProcess:
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", WORKER, worker_id, str(gone_after_s)], stdin=subprocess.PIPE, stderr=log,
+                [sys.executable, "-c", WORKER, worker_id, str(gone_after_s), str(beat_s)],
+                stdin=subprocess.PIPE, stderr=log,
                 env={**os.environ, **variables},
             )  # fmt: skip
 
