@@ -41,8 +41,8 @@ def main() -> int:
     print_head(
         "workers killed with SIGKILL in rebalancing cycles against the replay engine",
         protocol=(
-            f"{WORKERS} workers; whoever has the job is killed 1 to {MOST_KILLS} times a cycle, at progress drawn by lot, and a "
-            f"new one started; it is taken for dead after {GONE_AFTER_S:g} s",
+            f"{WORKERS} workers; whoever has the job is killed 1 to {MOST_KILLS} times a cycle, at progress drawn by "
+            f"lot, and a new one started; it is taken for dead after {GONE_AFTER_S:g} s",
             "a cycle records, plans, pushes layer by layer with pauses, verifies, measures and decides; each that "
             "pushed is followed by a rollout that puts the layout before back, with kills of its own",
             "twice, missing: pushes of the engine's own record against those that rollouts say; unnamed: layouts "
