@@ -114,7 +114,7 @@ class TestBoard:
 
     def test_predicted_and_measured_balancedness_are_in_one_panel(self) -> None:
         (panel,) = (panel for panel in panels() if "sglang:eplb_balancedness_sum" in str(panel))
-        assert "moeplan_plan_imbalance" in str(panel["targets"])
+        assert "moeplan_sglang_balancedness" in str(panel["targets"])
 
     def test_grafana_finds_it_where_compose_puts_it(self) -> None:
         grafana = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]["grafana"]
