@@ -91,5 +91,5 @@ def rebalance(service: Served, engine_id: str) -> dict[str, str]:
     trace = service.done(service.post("/v1/traces/capture", {"engine_id": engine_id, "steps": 60, "window_steps": 20}))
     plan = service.done(service.post("/v1/plans", {"trace_ids": [trace["id"]], "engine_id": engine_id}))
     service.post(f"/v1/plans/{plan['id']}/approve", {"reason": "looked at"}, status=200)
-    rollout = service.done(service.post("/v1/rollouts", {"plan_id": plan["id"]}))
+    rollout = service.done(service.post("/v1/rollouts", {"plan_id": plan["id"], "measure_seconds": 1.0}))
     return {"trace_id": trace["id"], "plan_id": plan["id"], "rollout_id": rollout["id"]}

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import socket
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -200,6 +201,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Clien
         engine = service.post("/v1/engines", {"name": ENGINE, "url": engine_url}, status=201)
         rebalance(service, engine["id"])
         service.post("/v1/engines", {"name": "gone", "url": "http://127.0.0.1:9"}, status=201)
+        service.post("/v1/schedules", {"name": "nightly", "engine_id": engine["id"], "cron": "0 3 * * *"}, status=201)
+        with closing(sqlite3.connect(folder / "data" / "moeplan.db")) as database, database:
+            database.execute("UPDATE schedules SET last_success_at = created_at")  # a night is long
         targets = {"moeplan": service.url.removeprefix("http://"), "sglang": f"127.0.0.1:{sglang}"}
         with prometheus_over(folder, targets) as client:
             wait_for(lambda: len(asked(client, "up == 1")) == len(targets), what="both targets")
