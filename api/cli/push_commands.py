@@ -48,6 +48,21 @@ def push(
     key: cli.EngineKey = None,
     *,
     at: ServiceFlags,
+    measure_seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="With --url: how long traffic is recorded after the push to judge the layout by; 0 not at all (30).",
+            show_default=False,
+        ),
+    ] = None,
+    roll_back_margin: Annotated[
+        float | None,
+        typer.Option(
+            help="With --url: the layout before is put back when the new one measures worse by more than this share "
+            "(0.05).",
+            show_default=False,
+        ),
+    ] = None,
     reason: Reason = "",
     as_json: cli.Json = False,
 ) -> None:
@@ -56,9 +71,17 @@ def push(
     if connection is not None:
         _refuse_there(expected_hash=expected_hash)
         with connection as service:
-            pace = {"layers_per_chunk": layers_per_chunk, "pause_s": pause or None}
-            _push_there(service, str(layout), engine, dry_run=dry_run, pace=pace, reason=reason, as_json=as_json)
+            how = {
+                "layers_per_chunk": layers_per_chunk,
+                "pause_s": pause or None,
+                "measure_seconds": measure_seconds,
+                "roll_back_margin": roll_back_margin,
+                "reason": reason,
+            }
+            _push_there(service, str(layout), engine, dry_run=dry_run, how=how, as_json=as_json)
         return
+    if measure_seconds is not None or roll_back_margin is not None:
+        raise BadOption("--measure-seconds and --roll-back-margin are for pushes by a service: give --url.")
     from profiler.engine.client import EngineClient
     from profiler.engine.history import LayoutHistory
     from profiler.engine.push import push as push_layout
@@ -118,8 +141,7 @@ def _push_there(
     engine: str,
     *,
     dry_run: bool,
-    pace: Mapping[str, Any],
-    reason: str,
+    how: Mapping[str, Any],
     as_json: bool,
 ) -> None:
     from api.client.names import engine_named, is_id
@@ -136,7 +158,7 @@ def _push_there(
             print_line(f"{moves['moved_slots']} slots would move; nothing has moved")
         return
     with progress_bar("pushing") as advance:
-        body = {"plan_id": plan_id, "engine_id": engine_id, "reason": reason, **pace}
+        body = {"plan_id": plan_id, "engine_id": engine_id, **how}
         _print_rollout(push_there(service, body, progress=advance), as_json=as_json)
 
 

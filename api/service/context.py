@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from api.jobs import durable
+from api.service.key_uses import KeyUses
 from api.settings import Settings
 from api.store.database import Database
 from api.store.files import FileStore
@@ -25,12 +26,14 @@ class Service:
     files : FileStore
         Recordings, plans and layouts, by content.
     queue : JobQueue
+    key_uses : KeyUses
     """
 
     settings: Settings
     database: Database
     files: FileStore
     queue: durable.JobQueue
+    key_uses: KeyUses
 
 
 @contextmanager
@@ -50,10 +53,12 @@ def open_service(settings: Settings) -> Iterator[Service]:
                 upgrade(database)
                 durable.upgrade(settings.database)
         require_current(database)
-        queue = durable.JobQueue(settings.database)
+        files = open_files(settings.data_dir, settings.files_url)
+        queue, key_uses = durable.JobQueue(settings.database), KeyUses(database)
         try:
-            yield Service(settings, database, open_files(settings.data_dir, settings.files_url), queue)
+            yield Service(settings, database, files, queue, key_uses)
         finally:
+            key_uses.close()
             queue.close()
     finally:
         database.close()

@@ -90,8 +90,7 @@ def recognise(service: Service, secret: str) -> Caller:
     if key.expires_at is not None and key.expires_at <= at:
         raise KeyRefused(f"the key {key.name!r} has expired.")
     if keys.is_use_unwritten(key, at):
-        with service.database.writing() as session:
-            keys.used(session, key.id, at)
+        service.key_uses.note(key.id, at)
     return Caller(f"key:{key.name}", key.level)
 
 

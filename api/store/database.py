@@ -20,6 +20,9 @@ __all__ = ["Database", "Session", "sqlite_file"]
 BUSY_TIMEOUT_MS = 30_000
 """SQLite has one writer at a time; others wait so long."""
 
+SQLITE_CONNECTIONS = 48
+"""More than requests at a time (40 threads): writers that wait for their turn must not keep readers from reading."""
+
 CONNECT_TIMEOUT_S = 5
 WRITES = "moeplan_writes"
 
@@ -97,7 +100,12 @@ class Database:
 
 
 def _sqlite_engine(url: URL) -> Engine:
-    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
+    engine = create_engine(
+        url,
+        pool_size=SQLITE_CONNECTIONS,
+        max_overflow=SQLITE_CONNECTIONS,
+        connect_args={"timeout": BUSY_TIMEOUT_MS / 1000},
+    )
 
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _record: Any) -> None:

@@ -14,6 +14,7 @@ from api.http.schemas.common import PageOut, ReasonIn
 from api.http.schemas.plans import PlanIn, PlanOut
 from api.report import render_report
 from api.service import plans as plan_service
+from api.service.heat import HeatCache
 from api.states import PlanState
 from api.store import engines, plans
 from api.store.database import Session
@@ -77,7 +78,8 @@ def get_plan_file(plan_id: str, edge: Reader, if_none_match: IfNoneMatch = None)
     """Download PLAN.json: the layout, and all metrics beside the bound, the baselines and the running layout."""
     with edge.service.database.reading() as session:
         plan = plans.find(session, plan_id)
-    content = plan_service.content(edge.service, plan)
+    cache: HeatCache = edge.request.app.state.heat
+    content = cache.get(f"plan {plan.sha256}", lambda: plan_service.content(edge.service, plan))
     return edge.content(content, media_type="application/json", tag=f'"{plan.sha256}"', file_name=f"{plan.id}.json")
 
 

@@ -174,7 +174,7 @@ def test_from_recording_to_rollback(moeplan: Moeplan, tmp_path: Path) -> None:
     assert moves > 0
     moeplan.refused("push", plan_id, "--engine", "replay", code="APPROVAL_NEEDED")
     assert moeplan("plans", "approve", plan_id, "--reason", "ticket 7").code == 0
-    pushed = moeplan("push", plan_id, "--engine", "replay", "--layers-per-chunk", 2)
+    pushed = moeplan("push", plan_id, "--engine", "replay", "--layers-per-chunk", 2, "--measure-seconds", 0)
     assert pushed.code == 0, pushed.err
     assert "is applied" in pushed.out
     assert moeplan("push", plan_id, "--engine", "replay", "--dry-run", "--json").json["moved_slots"] == 0

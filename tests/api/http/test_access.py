@@ -13,6 +13,7 @@ from api.service.context import Service
 from api.store.columns import now
 from api.store.models import IdempotentAnswer, Key
 from tests.api.http.conftest import ADMIN_KEY, READ_KEY, client_of
+from tests.api.services import wait_for
 
 ENGINE = {"name": "prefill", "url": "http://127.0.0.1:9"}
 
@@ -64,8 +65,21 @@ def test_use_of_a_key_is_written_down(service: Service, admin: TestClient) -> No
     made = admin.post("/v1/keys", json={"name": "ci", "level": "read"}).json()
     assert made["last_used_at"] is None
     client_of(service, made["key"]).get("/v1/engines")
-    used = admin.get(f"/v1/keys/{made['id']}").json()["last_used_at"]
+    used = wait_for(lambda: admin.get(f"/v1/keys/{made['id']}").json()["last_used_at"], what="the use of the key")
     assert abs(now() - datetime.fromisoformat(used)) < timedelta(minutes=1)
+
+
+def test_a_read_does_not_wait_for_a_writer(service: Service, admin: TestClient) -> None:
+    """Once a minute the use of a key is written down: not while the request waits."""
+    made = admin.post("/v1/keys", json={"name": "ci", "level": "read"}).json()
+    with service.database.writing() as session:
+        session.get_one(Key, made["id"]).name = "locked"
+        session.flush()
+        for _ in range(3):
+            assert client_of(service, made["key"]).get("/v1/engines").status_code == 200
+        with service.database.reading() as other:
+            assert other.get_one(Key, made["id"]).last_used_at is None
+    wait_for(lambda: admin.get(f"/v1/keys/{made['id']}").json()["last_used_at"], what="the use of the key")
 
 
 def test_a_revoked_key_opens_nothing(service: Service, admin: TestClient) -> None:
