@@ -274,7 +274,7 @@ def _engine_rows(session: Session, engine: Engine) -> EngineRows:
         recorded or [traces.find(session, trace_id) for trace_id in planned_from],
         made,
         plans.rollouts(session, Paging(SHOWN), **of_engine).rows,
-        decisions.page(session, Paging(SHOWN), DecisionFilter(**of_engine)).rows,
+        decisions.page(session, Paging(SHOWN), DecisionFilter(engine_id=engine.id)).rows,
         schedules.page(session, Paging(SHOWN), **of_engine).rows,
         open_jobs,
     )

@@ -9,7 +9,7 @@ from fastapi import Query, Request, Response
 from api.http.edge import Reader
 from api.pages.rendering import pages_of
 from api.pages.routes import page_router
-from api.pages.views.compare import layouts_view, windows_view
+from api.pages.views.compare import LayoutsView, WindowsView, layouts_view, windows_view
 from api.pages.views.heat import heat_problem
 from api.service import page_rows
 from api.service.frames import PhaseAsked
@@ -31,7 +31,8 @@ def compare(
     """Ask what to compare, and show what differs most."""
     with edge.service.database.reading() as session:
         choices = page_rows.choices(session)
-    view, problem = None, None
+    view: WindowsView | LayoutsView | None = None
+    problem = None
     try:
         if kind == "windows":
             chosen = next((each for each in choices.traces if each.id == trace), next(iter(choices.traces), None))
