@@ -6,6 +6,7 @@ Needs an environment with SGLang: ``python3 dev.py engine --collect-only`` makes
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import subprocess
 import sys
@@ -36,6 +37,7 @@ COLUMNS = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pushes", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no further push after so long")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--venv", type=Path, default=os.environ.get("MOEPLAN_SGLANG_VENV", VENVS / "0.5.23"))
     chosen = parser.parse_args()
@@ -62,6 +64,7 @@ def main() -> int:
                 pushes=chosen.pushes,
                 seed=chosen.seed,
                 history_folder=Path(folder) / "history",
+                minutes=chosen.minutes,
                 progress=lambda number: bar.update(task, completed=number),
             )
     kept = {True: "restored", False: "NOT restored"}
@@ -71,7 +74,7 @@ def main() -> int:
         *(kept[done.restored_hash == done.first_hash], kept[done.weights_restored], kept[done.outputs_restored]),
     )
     print_rows(COLUMNS, [row])
-    return 0 if done.faultless else 1
+    return 0 if done.faultless and done.pushes == chosen.pushes else 1
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,9 +82,15 @@ def push_at_random(
     pushes: int,
     seed: int,
     history_folder: Path,
+    minutes: float = math.inf,
     progress: Callable[[int], None] = lambda done: None,
 ) -> RandomPushes:
     """Push so many random layouts under load, whole or in chunks, then go back to the first.
+
+    Parameters
+    ----------
+    minutes
+        No further push begins after so long; the row is then shorter than was asked for.
 
     Raises
     ------
@@ -91,12 +99,15 @@ def push_at_random(
     """
     draw = random.Random(seed)
     history = LayoutHistory(history_folder)
+    ends_s = time.monotonic() + 60 * minutes
     with EngineClient(engine.url, engine.admin_key or None) as client:
         first = client.placement(checksums=True)
         reference = greedy_run(engine)
         seconds, changed = [], 0
         with under_load(engine) as load:
             for number in range(pushes):
+                if time.monotonic() > ends_s:
+                    break
                 layout = random_layout(first, draw)
                 applied = push(client, layout, history=history, layers_per_chunk=draw.choice((None, 1, 2)))
                 chunks = applied.answer.chunks if applied.answer is not None else ()
@@ -106,7 +117,7 @@ def push_at_random(
             rollback(client, history=history, to_hash=first.layout_hash)
         restored = client.placement(checksums=True)
     return RandomPushes(
-        pushes=pushes,
+        pushes=len(seconds),
         changed_slots=changed,
         answered=load.answered,
         failed=len(load.failed),
