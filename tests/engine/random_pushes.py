@@ -90,7 +90,7 @@ def push_at_random(
     Parameters
     ----------
     minutes
-        No further push begins after so long; the row is then shorter than was asked for.
+        No further push begins after so long; the row is then shorter than was asked for, but never empty.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def push_at_random(
         seconds, changed = [], 0
         with under_load(engine) as load:
             for number in range(pushes):
-                if time.monotonic() > ends_s:
+                if seconds and time.monotonic() > ends_s:
                     break
                 layout = random_layout(first, draw)
                 applied = push(client, layout, history=history, layers_per_chunk=draw.choice((None, 1, 2)))
