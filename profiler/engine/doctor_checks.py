@@ -155,6 +155,12 @@ def check_dispatch(found: Findings) -> Check:
     if backend is None:
         return Check("dispatch", "unknown", "the engine's arguments cannot be read", READ_KEY)
     said = f"{found.dispatch or 'none'}, all-to-all backend {backend}"
+    lacking = without_expert_location(found.architectures)
+    if lacking is not None and found.dispatch is None:
+        return Check("dispatch", "works", f"{said}: {lacking} has one layout in SGLang, which needs none")
+    if lacking is not None:
+        detail = f"{said}: without expert location for {lacking}, its first request can end the engine"
+        return Check("dispatch", "missing", detail, "without --ep-dispatch-algorithm")
     if found.dispatch is None:
         return Check("dispatch", "missing", f"{said}: expert ids are taken for slots", DISPATCH_FLAG)
     if found.dispatch != "dynamic":

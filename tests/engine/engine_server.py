@@ -86,8 +86,8 @@ ALL_TO_ALL = EngineSetup(
 INT8 = EngineSetup(plugins=("cpu_shim", "faults", "int8"))
 """For a checkpoint whose experts are int8."""
 
-OTHER_MODEL = EngineSetup(arguments=("--ep-num-redundant-experts", "0"))
-"""For a model that SGLang serves with the trivial layout only."""
+OTHER_MODEL = EngineSetup(arguments=("--ep-num-redundant-experts", "0"), dispatch=None)
+"""For a model that SGLang serves with the trivial layout only; with a dispatch algorithm its first request ends it."""
 
 REBALANCE_STEPS = 60
 

@@ -55,4 +55,4 @@ def test_the_doctor_says_the_same(mixtral_engine: EngineServer, moeplan: Moeplan
     assert told["architectures"] == ["MixtralForCausalLM"]
     assert (checks["push"]["state"], checks["layout_at_start"]["state"]) == ("missing", "missing")
     assert "MixtralForCausalLM" in checks["push"]["detail"]
-    assert checks["sample"]["state"] == "works"
+    assert (checks["sample"]["state"], checks["dispatch"]["state"]) == ("works", "works")

@@ -241,6 +241,15 @@ def test_who_balances_is_said(enabled: bool, balancer: str, state: str, words: s
     assert ("MOEPLAN_PLUGIN_EPLB=1" in check.remedy) == (balancer == "sglang")
 
 
+def test_a_model_without_expert_location_is_not_told_to_dispatch() -> None:
+    """SGLang 0.5.23 asserts expert location at the first request when a dispatch algorithm is set."""
+    for dispatch, state, told in ((None, "works", ""), ("dynamic", "missing", "without --ep-dispatch-algorithm")):
+        routes = stock(architectures=("MixtralForCausalLM",), ep_dispatch_algorithm=dispatch)
+        diagnosis, _ = diagnosed(routes)
+        assert states(diagnosis)["dispatch"] == state
+        assert remedy(diagnosis, "dispatch") == told
+
+
 def test_dumps_of_an_overlapping_engine_are_said_to_hold_more() -> None:
     for overlaps in (True, False):
         diagnosis, _ = diagnosed(stock(disable_overlap_schedule=not overlaps))
