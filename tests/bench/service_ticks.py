@@ -125,6 +125,7 @@ def _closed() -> Gates:
 @contextmanager
 def _replica(settings: Settings, number: int) -> Iterator[None]:
     variables = {**settings.as_variables(), "MOEPLAN_PORT": "0", "MOEPLAN_WORKERS": "1"}
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
     with (settings.data_dir / f"replica {number}.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-c", SERVE, "serve"], env={**os.environ, **variables}, stdout=log, stderr=log

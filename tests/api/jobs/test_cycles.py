@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from api.jobs import rebalance_work, trace_works
+from api.jobs import rebalance_steps, rebalance_work, trace_works
+from api.jobs.rebalance_cycle import RunningCycle, open_cycle
+from api.jobs.running import JobRun
 from api.rebalancing.gates import Gates, Mode
 from api.rebalancing.hours import DAYS, Hours
 from api.service import plans as plan_service
@@ -26,7 +28,7 @@ from profiler.engine.contract_demand import DemandOptions
 from profiler.engine.push import push
 from profiler.replay.options import Faults
 from tests.api.jobs.by_hand import Memory, attempt, carried_out, tasks_here  # noqa: F401  (fixture)
-from tests.api.schedules import OPEN, decided, decisions_of, register, run_now, schedule_of, scheduled, stop
+from tests.api.schedules import OPEN, an_engine, decided, decisions_of, register, run_now, schedule_of, scheduled, stop
 from tests.api.services import ACTOR, GPUS, replay_engine, service_on
 
 pytestmark = pytest.mark.usefixtures("tasks_here")
@@ -315,3 +317,32 @@ def test_settings_that_change_meanwhile_do_not_concern_a_cycle_that_runs(lone_se
         assert attempt(service, job_id, Memory())
         assert client.placement().generation == 0
     assert decided(service, job_id).outcome is Outcome.PROPOSED
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"push_in_progress": True}, "somebody is changing its layout"),
+        ({"weight_updates": 1}, "its weights were updated"),
+        ({"generation": 2}, "it was started anew, or its layout was changed and changed back"),
+    ],
+)
+def test_what_changed_in_an_engine_is_said(
+    lone_service: Service, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], said: str
+) -> None:
+    """Case U18: new weights make what was recorded and planned before them worthless."""
+    with replay_engine() as url, EngineClient(url) as client:
+        present = client.placement()
+    names = ("layout_hash", "generation", "weight_updates", "ep_size")
+    before = {name: getattr(present, name) for name in names}
+    monkeypatch.setattr(rebalance_steps, "_placement", lambda *_: replace(present, **changes))
+    job_id = run_now(lone_service, scheduled(lone_service, an_engine(lone_service, "e1"))).id
+    run = JobRun(lone_service, job_id, "", "by hand", Memory(), 1)
+    assert rebalance_steps.how_engine_changed(run, open_cycle_of(lone_service, job_id), before) == said
+
+
+def open_cycle_of(service: Service, job_id: str) -> RunningCycle:
+    with service.database.reading() as session:
+        subject_id = jobs.find(session, job_id).subject_id
+    return open_cycle(JobRun(service, job_id, subject_id, "by hand", Memory(), 1))
