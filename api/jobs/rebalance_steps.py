@@ -18,7 +18,7 @@ from api.rebalancing.evidence import Compared, Drift, Figures, Recording, Timeli
 from api.service import engines as engine_service
 from api.service import plans as plan_service
 from api.service.engine_access import engine_client, with_retries
-from api.store import engines, plans, schedules, traces
+from api.store import decisions, engines, plans, schedules, traces
 from placement.comparison import CURRENT
 from placement.drift import jensen_shannon_distance_L
 from placement.errors import BadPlan
@@ -34,7 +34,8 @@ def read_clock(run: JobRun, cycle: RunningCycle) -> Json:
     with run.service.database.reading() as session:
         at = schedules.clock(session)
         last = plans.last_change_at(session, cycle.engine_id)
-    return Timeliness(at=at, last_change_at=last).to_json()
+        taken_back = decisions.taken_back_in_row(session, cycle.engine_id)
+    return Timeliness(at=at, last_change_at=last, taken_back_in_row=taken_back).to_json()
 
 
 def look_at_engine(run: JobRun, cycle: RunningCycle) -> Json:

@@ -34,6 +34,9 @@ from placement.problem import Objective
 TOLERANCE = 1e-9
 """Figures that differ by less are equal."""
 
+MOST_DOUBLINGS = 6
+"""The cool-down grows no further than to 64 times itself."""
+
 
 @dataclass(frozen=True)
 class Checked:
@@ -236,16 +239,18 @@ def moves_are_within_budget(gates: Gates, compared: Compared) -> Checked:
 
 @_of_time
 def engine_has_rested(gates: Gates, timeliness: Timeliness) -> Checked:
-    """The last change was long enough ago."""
+    """The last change was long enough ago; twice as long for every plan in a row that was taken back."""
+    taken_back = timeliness.taken_back_in_row
+    limit_s = gates.cool_down_s * 2 ** min(taken_back, MOST_DOUBLINGS)
     if timeliness.last_change_at is None:
-        return Checked("cool_down", "COOLING_DOWN", Outcome.SKIPPED, None, gates.cool_down_s)
+        return Checked("cool_down", "COOLING_DOWN", Outcome.SKIPPED, None, limit_s)
     # A clock that was put back does not make a change lie in the future.
     age_s = max(0.0, (timeliness.at - timeliness.last_change_at).total_seconds())
     closed = ""
-    if age_s < gates.cool_down_s:
-        apart = duration(gates.cool_down_s)
-        closed = f"the layout was changed {duration(age_s)} ago, and changes are at least {apart} apart"
-    return Checked("cool_down", "COOLING_DOWN", Outcome.SKIPPED, age_s, gates.cool_down_s, closed)
+    if age_s < limit_s:
+        after = f" after {taken_back} in a row that were taken back" if taken_back else ""
+        closed = f"the layout was changed {duration(age_s)} ago, and changes are {duration(limit_s)} apart{after}"
+    return Checked("cool_down", "COOLING_DOWN", Outcome.SKIPPED, age_s, limit_s, closed)
 
 
 @_of_time

@@ -32,14 +32,21 @@ class Timeliness:
     at : datetime
     last_change_at : datetime or None
         End of the engine's last rollout that moved anything.
+    taken_back_in_row : int
+        How many of the engine's last cycles that pushed had to take it back, since one was kept.
     """
 
     at: datetime
     last_change_at: datetime | None
+    taken_back_in_row: int = 0
 
     def to_json(self) -> dict[str, Any]:
         last = self.last_change_at
-        return {"at": self.at.isoformat(), "last_change_at": None if last is None else last.isoformat()}
+        return {
+            "at": self.at.isoformat(),
+            "last_change_at": None if last is None else last.isoformat(),
+            "taken_back_in_row": self.taken_back_in_row,
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -47,6 +54,7 @@ class Timeliness:
         return cls(
             at=datetime.fromisoformat(value["at"]),
             last_change_at=None if last is None else datetime.fromisoformat(last),
+            taken_back_in_row=value["taken_back_in_row"],
         )
 
 

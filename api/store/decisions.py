@@ -63,3 +63,11 @@ def counts(session: Session) -> Sequence[tuple[Outcome, int]]:
     """Return how many decisions there are of every outcome."""
     rows = session.execute(select(Decision.outcome, func.count()).group_by(Decision.outcome))
     return [(outcome, count) for outcome, count in rows]
+
+
+def taken_back_in_row(session: Session, engine_id: str, *, most: int = 10) -> int:
+    """Return how many of an engine's last pushes by cycles were taken back, since one was kept."""
+    pushed = Decision.outcome.in_([Outcome.APPLIED, Outcome.ROLLED_BACK])
+    query = select(Decision.outcome).where(Decision.engine_id == engine_id, pushed).order_by(Decision.id.desc())
+    outcomes = session.scalars(query.limit(most)).all()
+    return next((number for number, each in enumerate(outcomes) if each is Outcome.APPLIED), len(outcomes))

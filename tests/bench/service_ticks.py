@@ -134,7 +134,11 @@ def _replica(settings: Settings, number: int) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        try:
+            process.wait(timeout=60)
+        except subprocess.TimeoutExpired:  # a busy machine; its worker ends with it all the same
+            process.kill()
+            process.wait()
 
 
 def _workers(service: Service) -> int:

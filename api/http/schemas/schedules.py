@@ -84,7 +84,12 @@ class GatesIn(Strict):
     )
     most_moved_slots: int | None = Field(default=None, ge=0, le=MAX_MOVED_BYTES)
     most_moved_bytes: int | None = Field(default=None, ge=0, le=MAX_MOVED_BYTES)
-    cool_down_s: float = Field(default=600.0, ge=0, le=366 * DAY_S, description="Since the layout was last changed.")
+    cool_down_s: float = Field(
+        default=600.0,
+        ge=0,
+        le=366 * DAY_S,
+        description="Since the layout was last changed; doubled for every plan in a row that was taken back.",
+    )
     maintenance_hours: list[HoursIn] = Field(
         default_factory=list, max_length=32, description="When the engine may be changed; always by default."
     )

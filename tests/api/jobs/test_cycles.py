@@ -20,7 +20,7 @@ from api.rebalancing.hours import DAYS, Hours
 from api.service import plans as plan_service
 from api.service.context import Service
 from api.states import JobState, Outcome, PlanState, RolloutState, TraceState
-from api.store import jobs, plans, schedules, traces
+from api.store import decisions, jobs, plans, schedules, traces
 from api.store.models import Decision
 from placement.layout import Layout
 from profiler.engine.client import EngineClient
@@ -99,6 +99,8 @@ def test_a_push_that_leaves_weights_behind_is_taken_back(service: Service) -> No
         before = client.placement().layout_hash
         decision = cycle(service, schedule_id)
         assert client.placement().layout_hash == before
+    with service.database.reading() as session:
+        assert decisions.taken_back_in_row(session, decision.engine_id) == 1
     assert (decision.outcome, decision.code) == (Outcome.ROLLED_BACK, "POST_PUSH_CHECK_FAILED")
     assert decision.sentence.startswith("A plan was pushed and taken back: ")
     with service.database.reading() as session:

@@ -96,6 +96,15 @@ CASES: list[tuple[str, Gates, Evidence, str | None]] = [
      evidence(timeliness=Timeliness(at=NOON, last_change_at=NOON - timedelta(seconds=600))), None),
     ("cooling down", Gates(cool_down_s=600),
      evidence(timeliness=Timeliness(at=NOON, last_change_at=NOON - timedelta(seconds=599))), "COOLING_DOWN"),
+    ("cooled down after one that was taken back", Gates(cool_down_s=600),
+     evidence(timeliness=Timeliness(at=NOON, last_change_at=NOON - timedelta(seconds=1200), taken_back_in_row=1)),
+     None),
+    ("cooling down after two that were taken back", Gates(cool_down_s=600),
+     evidence(timeliness=Timeliness(at=NOON, last_change_at=NOON - timedelta(seconds=1200), taken_back_in_row=2)),
+     "COOLING_DOWN"),
+    ("cooling down no longer than that", Gates(cool_down_s=600),
+     evidence(timeliness=Timeliness(at=NOON, last_change_at=NOON - timedelta(seconds=64 * 600), taken_back_in_row=99)),
+     None),
     ("a change that lies ahead by the clock", Gates(cool_down_s=600),
      evidence(timeliness=Timeliness(at=NOON, last_change_at=NOON + timedelta(days=9))), "COOLING_DOWN"),
     ("any hour", Gates(), evidence(), None),
@@ -227,7 +236,7 @@ def test_evidence_survives_being_stored() -> None:
     for original in (compared(), compared(local_scope=LocalScope.NODE, engine_changed="x", moved_bytes=None)):
         assert type(original).from_json(original.to_json()) == original
     for moment in (None, datetime(2026, 1, 2, tzinfo=UTC)):
-        timeliness = Timeliness(at=NOON, last_change_at=moment)
+        timeliness = Timeliness(at=NOON, last_change_at=moment, taken_back_in_row=2)
         assert Timeliness.from_json(timeliness.to_json()) == timeliness
     recording = Recording(tokens=5, windows=2, warnings=("A",))
     assert Recording.from_json(recording.to_json()) == recording
