@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Everything a checkout needs, with the standard library only.
 
-    python3 dev.py demo        record, plan, push and measure on the replay engine; writes an HTML report
+    python3 dev.py demo        record, plan, push and measure on the replay engine; writes an HTML report and leaves the
+                               service running, with its dashboard, until Ctrl-C (--exit: stops it after the summary)
     python3 dev.py test        ruff, mypy, import-linter and all tests (with arguments: pytest gets them)
     python3 dev.py engine      the tests on a real SGLang on this machine's CPU, all of them, on both versions that are
                                supported (test runs most of them on one; arguments go to pytest)
@@ -85,7 +86,7 @@ def install() -> None:
 
 
 def demo(arguments: list[str]) -> int:
-    return call(["moeplan", "demo", *(arguments or ["--exit"])])
+    return call(["moeplan", "demo", *arguments])
 
 
 def test(arguments: list[str]) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import uvicorn
 
@@ -34,6 +35,28 @@ def serve(settings: Settings, *, on_ready: Callable[[str, bool], None] = lambda 
         There is no key, and others than this machine could reach the service.
     StateError, AddressNotAvailable
     """
+    with (
+        _server(settings) as (server, listener, open_to_all),
+        signals_end_quietly(),  # around the workers too: a second signal must not cut their end short
+        _workers(settings),
+    ):
+        server.serve_until_told(listener, on_ready=lambda: on_ready(url_of(listener), open_to_all))
+
+
+@contextmanager
+def serving(settings: Settings) -> Iterator[str]:
+    """Serve in a thread while the block runs, with its workers; the value is the URL. Errors are those of serve."""
+    with (
+        _server(settings) as (server, listener, _),
+        _workers(settings),
+        server.serving_beside(listener, name="moeplan-http"),
+    ):
+        yield url_of(listener)
+
+
+@contextmanager
+def _server(settings: Settings) -> Iterator[tuple[HttpServer, socket.socket, bool]]:
+    """Open the service and its socket; the last value says whether no key is needed."""
     with open_service(settings) as service, listening_on(settings.host, settings.port) as listener:
         open_to_all = not are_needed(service)
         if open_to_all and not is_loopback(settings.host):
@@ -50,6 +73,8 @@ def serve(settings: Settings, *, on_ready: Callable[[str, bool], None] = lambda 
             proxy_headers=False,  # who asks from where decides what is open: no header may claim it
             timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
         )
-        workers = running_workers(settings) if settings.workers else nullcontext()
-        with signals_end_quietly(), workers:  # around the workers too: a second signal must not cut their end short
-            HttpServer(config).serve_until_told(listener, on_ready=lambda: on_ready(url_of(listener), open_to_all))
+        yield HttpServer(config), listener, open_to_all
+
+
+def _workers(settings: Settings) -> AbstractContextManager[None]:
+    return running_workers(settings) if settings.workers else nullcontext()

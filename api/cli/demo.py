@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -14,10 +16,33 @@ from api.cli.plan_output import print_plan
 
 def demo(
     folder: Annotated[Path, typer.Option(help="Folder for trace, plan and report.")] = Path("out/demo"),
-    leave: Annotated[bool, typer.Option("--exit", help="Stop the engine and leave when done (the default).")] = True,
+    leave: Annotated[
+        bool, typer.Option("--exit", help="Stop the service after the summary; else it runs until Ctrl-C.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="Port of the service, where it is free.")] = 8430,
     seed: cli.Seed = 0,
 ) -> None:
-    """Record, plan, push and measure again on the replay engine, with a real recording that moeplan ships."""
+    """Record, plan, push and measure again on the replay engine, by hand and as a service with its dashboard."""
+    _loop(folder, seed=seed)
+    _service(folder / "service", leave=leave, port=port)
+
+
+def _service(folder: Path, *, leave: bool, port: int) -> None:
+    from api.demo_service import demo_service, wait_for_ctrl_c
+
+    with demo_service(folder, port=port, say=print_line) as running:
+        if leave:
+            return
+        print_line(f"dashboard {running.url}/   description {running.url}/openapi.json")
+        print_line(f"the same commands ask it, for example: moeplan decisions list --url {running.url}")
+        print_line("Ctrl-C stops service and engine")
+        sys.stdout.flush()
+        with suppress(KeyboardInterrupt):
+            wait_for_ctrl_c()
+    print_line("stopped")
+
+
+def _loop(folder: Path, *, seed: int) -> None:
     from api.demo import run_demo
 
     result = run_demo(folder, seed=seed, say=print_line)
