@@ -19,6 +19,7 @@ import struct
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -36,6 +37,9 @@ from placement.layout import Layout
 from placement.plan import Plan as MadePlan
 from placement.problem import Problem
 from placement.score import loads_WLG
+from placement.tokens import PHASE_NUMBERS
+from profiler.inputs import open_inputs
+from profiler.trace import CountChunk
 
 MAGIC = b"MOEHEAT1"
 MEDIA_TYPE = "application/vnd.moeplan.heat"
@@ -47,6 +51,8 @@ KEPT_BYTES = 256 * 2**20
 Axis = Literal["experts", "gpus"]
 PhaseAsked = Literal["prefill", "decode"]
 LayoutAsked = Literal["plan", "before"]
+
+PHASES: tuple[PhaseAsked, ...] = ("prefill", "decode")
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,7 @@ class FramesCache:
     def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
         self._most_bytes = most_bytes
         self._kept: OrderedDict[str, Frames] = OrderedDict()
+        self._phases: dict[str, tuple[PhaseAsked, ...]] = {}
         self._lock = threading.Lock()
 
     def get(self, service: Service, trace: Trace, plan: Plan | None, asked: FramesAsked) -> Frames:
@@ -117,11 +124,23 @@ class FramesCache:
         found = _read(service, trace, plan, asked)
         with self._lock:
             self._kept[key] = found
-            while (
-                len(self._kept) > 1 and sum(each.values_WLC.nbytes for each in self._kept.values()) > self._most_bytes
-            ):
+            while len(self._kept) > 1 and self._bytes() > self._most_bytes:
                 self._kept.popitem(last=False)
         return found
+
+    def phases(self, service: Service, trace: Trace) -> tuple[PhaseAsked, ...]:
+        """Return the phases that a recording's traffic is marked with. Raises :class:`WrongState`."""
+        key = str(require_ready(trace).sha256)
+        with self._lock:
+            found = self._phases.get(key)
+        if found is None:
+            found = recorded_phases(service.files.path(key))
+            with self._lock:
+                self._phases[key] = found
+        return found
+
+    def _bytes(self) -> int:
+        return sum(each.values_WLC.nbytes for each in self._kept.values())
 
 
 def frames(service: Service, cache: FramesCache, trace: Trace, plan: Plan | None, asked: FramesAsked) -> bytes:
@@ -145,6 +164,18 @@ def frames(service: Service, cache: FramesCache, trace: Trace, plan: Plan | None
     stop = min(windows, asked.first + min(asked.count, max(1, LARGEST_PIECE_BYTES // window_bytes)))
     values_WLC = found.values_WLC[asked.first : stop]
     return _rendered(found, values_WLC, found.window_names[asked.first : stop], first=asked.first, asked=asked)
+
+
+def recorded_phases(path: Path) -> tuple[PhaseAsked, ...]:
+    """Return the phases that a recording's traffic is marked with, prefill first; none where all is mixed."""
+    (reader,) = open_inputs([path], read_options())
+    seen: set[int] = set()
+    for chunk in reader.chunks():
+        if isinstance(chunk, CountChunk):
+            seen.add(PHASE_NUMBERS[chunk.phase])
+        else:
+            seen.update(np.unique(chunk.phase_T).tolist())
+    return tuple(phase for phase in PHASES if PHASE_NUMBERS[phase] in seen)
 
 
 def frames_key(trace: Trace, plan: Plan | None, asked: FramesAsked) -> str:

@@ -19,6 +19,9 @@ from api.store.pages import Page, Paging
 SHOWN = 8
 """Rows of each kind beside an engine, a recording or a plan; lists of their own have all."""
 
+MOST_CHOICES = 50
+"""Plans to choose from beside a recording."""
+
 ALIVE = timedelta(seconds=30)
 ENDED_WELL = (RolloutState.APPLIED, RolloutState.ROLLED_BACK)
 """Rollouts after which the engine ran what they brought in; one taken back is followed by the one that did so."""
@@ -147,9 +150,9 @@ def one_engine(session: Session, engine_id: str) -> EngineRows:
 def one_trace(session: Session, trace_id: str) -> TraceRows:
     """Return a recording. Raises :class:`NotFound`."""
     trace = traces.find(session, trace_id)
-    made = [plan for plan in plans.page(session, Paging(200)).rows if plan.sha256 is not None]
-    from_it = [plan for plan in made if trace_id in plans.trace_ids(session, plan.id)]
-    others = [plan for plan in made if plan not in from_it and plan.engine_id == trace.engine_id is not None]
+    from_it = plans.made_for_trace(session, trace_id, limit=MOST_CHOICES)
+    of_engine = () if trace.engine_id is None else plans.made_for_engine(session, trace.engine_id, limit=MOST_CHOICES)
+    others = [plan for plan in of_engine if all(plan.id != each.id for each in from_it)]
     return TraceRows(trace, _engine(session, trace.engine_id), _job(session, trace.job_id), [*from_it, *others])
 
 

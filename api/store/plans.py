@@ -80,6 +80,19 @@ def rollout_counts(session: Session) -> Sequence[tuple[RolloutState, int]]:
     return [(state, count) for state, count in rows]
 
 
+def made_for_trace(session: Session, trace_id: str, *, limit: int) -> Sequence[Plan]:
+    """Return the plans that were made from a recording, newest first."""
+    of_trace = select(PlanTrace.plan_id).where(PlanTrace.trace_id == trace_id)
+    query = select(Plan).where(Plan.sha256.is_not(None), Plan.id.in_(of_trace)).order_by(Plan.id.desc())
+    return session.scalars(query.limit(limit)).all()
+
+
+def made_for_engine(session: Session, engine_id: str, *, limit: int) -> Sequence[Plan]:
+    """Return the plans that were made for an engine, newest first."""
+    query = select(Plan).where(Plan.sha256.is_not(None), Plan.engine_id == engine_id).order_by(Plan.id.desc())
+    return session.scalars(query.limit(limit)).all()
+
+
 def rollouts_of(session: Session, plan_id: str) -> Sequence[Rollout]:
     """Return the rollouts of a plan, newest first."""
     return session.scalars(select(Rollout).where(Rollout.plan_id == plan_id).order_by(Rollout.id.desc())).all()

@@ -21,8 +21,6 @@ from api.service.plans import made
 from api.store.models import Plan
 from placement.errors import CodedError
 
-PHASES: tuple[PhaseAsked, ...] = ("prefill", "decode")
-
 
 @dataclass(frozen=True)
 class LayerRow:
@@ -97,7 +95,7 @@ def heat_view(
         experts=experts,
         silent=tuple(sorted(set(range(layers)) - set(heat.moe_layers))),
         sources=heat.sources if not loads else loads["plan"].sources,
-        phases=_phases(facts),
+        phases=cache.phases(service, rows.trace),
         has_tokens=facts.get("kind") == "tokens",
         heat_legend=legend(heat_map.SCALE, heat_map.LIMITS, heat_map.LABELS, unit="times uniform"),
         load_legend=legend(load_map.SCALE, load_map.LIMITS, load_map.LABELS, unit="times the layer's mean"),
@@ -114,11 +112,6 @@ def usable_plan(rows: TraceRows, asked: str | None) -> Plan | None:
         return None
     chosen = next((plan for plan in rows.plans if plan.id == asked), None)
     return chosen or next(iter(rows.plans), None)
-
-
-def _phases(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    found = facts.get("tokens_by_phase", {})
-    return tuple(phase for phase in PHASES if found.get(phase))
 
 
 def _loads(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from api.report.numbers import byte_size, count, percent, ratio
+from api.report.numbers import ABSENT, byte_size, count, percent, ratio
 from api.service.context import Service
 from api.service.page_rows import RolloutRows
 from api.service.plan_figures import plan_figures
@@ -100,7 +100,7 @@ def _chunk(told: Mapping[str, Any]) -> ChunkRow:
     return ChunkRow(
         layers=shown,
         slots=count(told["changed_slots"]),
-        size=byte_size(moved),
+        size=byte_size(moved) if moved else ABSENT,  # 0 where the engine does not know an expert's size
         seconds="\N{EN DASH}" if took_s is None else f"{took_s:.3f}",
     )
 

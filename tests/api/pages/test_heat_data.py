@@ -15,8 +15,10 @@ from fastapi.testclient import TestClient
 from api.loading import load_demand, read_options
 from api.service.co_activation import spectral_order
 from api.service.context import Service
+from api.service.frames import FramesCache
 from api.service.traffic import traffic_of
 from api.states import PlanState
+from api.store import traces
 from placement.demand import Demand
 from placement.dispatch import Dispatch
 from placement.layout import Layout
@@ -192,3 +194,11 @@ def test_slots_are_weighed_on_known_models_alone(browser: TestClient, service: S
     for path in ("/etc/passwd", "../../etc/passwd", "nothing"):
         refused = browser.get(address + path)
         assert "passwd" not in refused.text or refused.status_code in (409, 422)
+
+
+def test_phases_are_read_from_the_recording_itself(service: Service, tokens_id: str, counts_id: str) -> None:
+    cache = FramesCache()
+    with service.database.reading() as session:
+        by_tokens, by_counts = (traces.find(session, each) for each in (tokens_id, counts_id))
+    assert cache.phases(service, by_tokens) == ("prefill", "decode")
+    assert cache.phases(service, by_counts) == ()

@@ -114,3 +114,38 @@ def test_heat_of_several_windows_offers_to_play(service: Service, browser: TestC
     text = browser.get(f"/traces/{several}").text
     assert 'data-windows="2"' in text
     assert re.search(r"<button[^>]*data-play>", text)
+
+
+def test_schedules_and_their_decisions_have_pages(service: Service, browser: TestClient) -> None:
+    with replay_engine() as url:
+        engine_id = browser.post("/v1/engines", json={"name": "replay", "url": url}).json()["id"]
+    made = browser.post("/v1/schedules", json={"engine_id": engine_id, "cron": "30 * * * *", "name": "hourly"}).json()
+    text = words(browser.get(f"/schedules/{made['id']}").text)
+    assert "at 30 * * * * (UTC)" in text
+    assert "least_tokens 100,000" in text
+    assert "Pause" in text
+    browser.post(f"/v1/schedules/{made['id']}/pause", json={})
+    assert "Resume" in words(browser.get(f"/schedules/{made['id']}").text)
+    assert "hourly" in words(browser.get("/schedules").text)
+    assert "paused" in words(browser.get("/").text)
+    assert browser.get("/schedules?outcome=applied").status_code == 200
+    assert browser.get("/schedules?outcome=lost").status_code == 404
+
+
+def test_windows_drift_by_their_total_variation(service: Service, browser: TestClient, tmp_path: Path) -> None:
+    counts_WLE = [[[3, 1, 0, 0], [0, 0, 0, 0]], [[1, 1, 1, 1], [0, 0, 0, 0]]]
+    trace_id = ready_trace(service, counts_trace(tmp_path, counts_WLE))
+    text = words(browser.get(f"/compare?trace={trace_id}&a=0&b=1").text)
+    assert "50.0\u202f% of a layer's tokens choose another expert" in text  # |3/4 - 1/4| + 2 x 1/4, halved
+    assert "3.00\u202f×" in text
+    assert "It is twice the same window" in words(browser.get(f"/compare?trace={trace_id}&a=1&b=1").text)
+    refused = words(browser.get(f"/compare?trace={trace_id}&a=7").text)
+    assert "the recording has no window 7; there are windows 0 to 1." in refused
+
+
+def test_two_plans_are_compared_by_what_moves(service: Service, browser: TestClient) -> None:
+    made = plan_for_replay()
+    first, second = (ready_plan(service, made, engine_id=None, state=PlanState.PROPOSED) for _ in range(2))
+    text = words(browser.get(f"/compare?kind=layouts&a={first}&b={second}").text)
+    assert "0 slots move" in text
+    assert "Every expert has as many replicas in both" in text

@@ -68,6 +68,7 @@ def test_from_a_first_start_to_a_rollback(chromium: Browser, site: Site) -> None
         expect(page.locator(".ids .state")).to_have_text("approved")
         expect(page.locator(".timeline").first).to_contain_text("better than what runs")
         page.get_by_label("Layers at a time").fill("2")
+        page.get_by_label("Measure for, seconds").fill("1")
         page.get_by_role("button", name="Push it into the engine").click()
         page.wait_for_url(re.compile(r"/rollouts/rol_"))
         expect(page.locator(".ids .state")).to_have_text("applied")
@@ -93,7 +94,7 @@ def test_from_a_first_start_to_a_rollback(chromium: Browser, site: Site) -> None
         for name, path in (
             ("09-plans", "/plans"), ("10-rollouts", "/rollouts"), ("11-jobs", "/jobs"), ("12-recordings", "/traces"),
             ("13-compare-windows", "/compare"), ("14-compare-layouts", "/compare?kind=layouts"),
-            ("15-whoami", "/whoami"),
+            ("15-whoami", "/whoami"), ("19-schedules", "/schedules"),
         ):  # fmt: skip
             page.goto(site.url + path)
             page.wait_for_load_state("networkidle")
