@@ -48,11 +48,11 @@ def recognise(seen: Placement, before: Placement, layout: Layout) -> Found:
     is_old_L = (seen.map_LP == before.map_LP).all(axis=1)
     if is_new_L.all():
         return Found.NEW
+    if (is_new_L | is_old_L).all() and not is_old_L.all():
+        return Found.MIXED  # an engine that has just started would not run half a push
     if was_restarted(seen, before):
         return Found.RESTARTED
-    if is_old_L.all():
-        return Found.OLD
-    return Found.MIXED if (is_new_L | is_old_L).all() else Found.OTHER
+    return Found.OLD if is_old_L.all() else Found.OTHER
 
 
 def was_restarted(seen: Placement, before: Placement) -> bool:

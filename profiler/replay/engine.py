@@ -10,13 +10,12 @@ import time
 import uuid
 from concurrent.futures import Future
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from profiler.engine.contract import ABILITIES, CONTRACT_VERSION, REPLAY_ENGINE, Ability, Placement, PluginHealth
+from profiler.engine.contract import REPLAY_ENGINE, Placement, PluginHealth
 from profiler.engine.contract_demand import DemandAnswer, DemandOptions, DemandState
 from profiler.engine.contract_measured import Measured
 from profiler.engine.contract_push import PushRequest
@@ -31,15 +30,11 @@ from profiler.replay.push_log import PushLog
 from profiler.replay.pushing import ChunkFailed, PushPlan, Restarted, plan_push
 from profiler.replay.recorder import StatRecorder
 from profiler.replay.requests import GenerateRequest, answer_to, run_for
+from profiler.replay.start import WITHOUT_DISPATCH, first_map, plugin_health, server_arguments
 from profiler.replay.step import RoutedStep
 from profiler.replay.traffic import Traffic, assign_homes
 from profiler.replay.weights import SlotWeights
 from profiler.trace import NO_EXPERT
-
-WITHOUT_DISPATCH = (
-    "the engine was started without a dispatch algorithm and takes expert ids for slots; "
-    "start it with --ep-dispatch-algorithm dynamic."
-)
 
 
 class ReplayEngine:
@@ -67,7 +62,7 @@ class ReplayEngine:
         self._moe_layers = traffic.moe_layers()
         self._random_picks = np.random.default_rng(options.seed)
         self._ranks = Ranks(options.gpus, options.gpus_per_node, options.slots_per_gpu)
-        self._map_LP = _first_map(traffic, options)
+        self._map_LP = first_map(traffic, options)
         self._weights = SlotWeights(self._map_LP, moe_layers=self._moe_layers)
         self._dispatcher = self._dispatcher_for(self._map_LP)
         self._waiting: list[tuple[GenerateRequest, Run, int, Future[dict[str, Any]]]] = []
@@ -137,43 +132,11 @@ class ReplayEngine:
     # ------------------------------------------------------------------ what it says of itself
 
     def health(self) -> PluginHealth:
-        return PluginHealth(
-            contract=CONTRACT_VERSION,
-            engine=REPLAY_ENGINE,
-            simulated=True,
-            moeplan_version=_moeplan_version(),
-            engine_version=REPLAYED_VERSION,
-            ranks=tuple(range(self.options.gpus)),
-            ranks_expected=self.options.gpus,
-            abilities={
-                name: Ability(works=True)
-                if name != "push" or self.options.dispatch is not None
-                else Ability(works=False, reason=f"DISPATCH_NOT_SET: {WITHOUT_DISPATCH}")
-                for name in ABILITIES
-            },
-        )
+        return plugin_health(self.options)
 
     def server_info(self) -> dict[str, object]:
         """Return those of SGLang's server arguments that bear on experts."""
-        options = self.options
-        return {
-            "engine": REPLAY_ENGINE,
-            "simulated": True,
-            "version": REPLAYED_VERSION,
-            "model_path": self._traffic.model,
-            "tp_size": options.gpus,
-            "dp_size": options.gpus,
-            "ep_size": options.gpus,
-            "nnodes": options.nodes,
-            "enable_dp_attention": True,
-            "ep_dispatch_algorithm": options.dispatch,
-            "ep_num_redundant_experts": self._map_LP.shape[1] - self._traffic.experts,
-            "moe_a2a_backend": options.a2a,
-            "expert_distribution_recorder_mode": "stat" if options.recorder else None,
-            "expert_distribution_recorder_buffer_size": options.recorder_ring_steps,
-            "enable_return_routed_experts": options.routed_experts,
-            "replay": {"trace": self._traffic.name, "homes": self.homes, "seed": options.seed, "steps": self.steps},
-        }
+        return server_arguments(self.options, self._traffic, homes=self.homes, steps=self.steps)
 
     def asked_placement(self, *, checksums: bool) -> Placement:
         """Return what ``GET /moeplan/placement`` answers: checksums of a layout that changes would be of two layouts.
@@ -332,7 +295,7 @@ class ReplayEngine:
 
     def _start_anew(self) -> None:
         """Be as after a start; the trace goes on where it is, since traffic does not begin again with an engine."""
-        self._map_LP = _first_map(self._traffic, self.options)
+        self._map_LP = first_map(self._traffic, self.options)
         self._weights = SlotWeights(self._map_LP, moe_layers=self._moe_layers)
         self._dispatcher = self._dispatcher_for(self._map_LP)
         self._demand = DemandRecorder(
@@ -345,17 +308,3 @@ class ReplayEngine:
     def _dispatcher_for(self, map_LP: npt.NDArray[np.int32]) -> Dispatcher:
         kind = dispatcher_class(dispatch=self.options.dispatch, a2a_backend=self.options.a2a)
         return kind.for_map(map_LP, experts=self._traffic.experts, ranks=self._ranks)
-
-
-def _first_map(traffic: Traffic, options: ReplayOptions) -> npt.NDArray[np.int32]:
-    if options.layout is not None:
-        return options.layout.slot_to_expert_LP.copy()
-    slot_P = np.arange(options.gpus * options.slots_per_gpu, dtype=np.int32)
-    return np.tile(slot_P % traffic.experts, (traffic.layers, 1))
-
-
-def _moeplan_version() -> str:
-    try:
-        return version("moeplan")
-    except PackageNotFoundError:
-        return "0+unknown"

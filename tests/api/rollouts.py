@@ -29,6 +29,9 @@ SHORT = Measuring(seconds=0.6)
 LIGHT: dict[str, Any] = {"steps_per_s": 40.0, "prefill_tokens": 512, "running_per_gpu": 24}
 """A replay engine that serves enough to measure by, and leaves the processor to the tests."""
 
+STILL: dict[str, Any] = {"steps_per_s": 0}
+"""One that serves nothing, where traffic does not matter."""
+
 
 class Killed(BaseException):
     """The worker dies here."""

@@ -28,6 +28,7 @@ from profiler.replay import Faults
 from tests.api.rollouts import (
     LIGHT,
     SHORT,
+    STILL,
     WORKER,
     DurableSteps,
     Killed,
@@ -174,7 +175,7 @@ WRONG: dict[str, tuple[Faults, RolloutState, str, str]] = {
 @pytest.mark.parametrize("what", WRONG)
 def test_what_goes_wrong_is_told_by_reading_the_engine(service: Service, what: str) -> None:
     faults, state, code, runs = WRONG[what]
-    with replay_engine(faults=faults, **LIGHT) as url, EngineClient(url) as client:
+    with replay_engine(faults=faults, **STILL) as url, EngineClient(url) as client:
         rollout_id, job_id = asked(service, registered(service, url), plan_for_replay(), layers_per_chunk=1)
         job = carried_out(service, job_id)
         seen = client.placement().layout_hash
@@ -187,7 +188,7 @@ def test_what_goes_wrong_is_told_by_reading_the_engine(service: Service, what: s
 
 
 def test_a_push_whose_answer_is_lost_is_found_done(service: Service) -> None:
-    with replay_engine(faults=Faults(lose_answer=1), **LIGHT) as url, EngineClient(url) as client:
+    with replay_engine(faults=Faults(lose_answer=1), **STILL) as url, EngineClient(url) as client:
         rollout_id, job_id = asked(service, registered(service, url), plan_for_replay(), measuring=NO_MEASURING)
         carried_out(service, job_id)
         assert len(client.replayed_pushes()) == 1
@@ -198,7 +199,7 @@ def test_a_push_whose_answer_is_lost_is_found_done(service: Service) -> None:
 
 
 def test_an_engine_that_ends_after_the_push_leaves_it_unconfirmed(service: Service) -> None:
-    with replay_engine(faults=Faults(end_after_push=True), **LIGHT) as url:
+    with replay_engine(faults=Faults(end_after_push=True), **STILL) as url:
         rollout_id, job_id = asked(service, registered(service, url), plan_for_replay())
         job = carried_out(service, job_id)
     rollout = rollout_of(service, rollout_id)
@@ -217,7 +218,7 @@ class Engines:
 
     def start(self, **options: object) -> str:
         port = urlsplit(self.url).port if self.url else 0
-        self._open = replay_engine(**{**LIGHT, "port": port, **options})
+        self._open = replay_engine(**{**STILL, "port": port, **options})
         self.url = self._open.__enter__()
         return self.url
 
@@ -275,7 +276,7 @@ def test_an_engine_that_comes_up_again_with_the_pushed_layout_keeps_it_unmeasure
 ) -> None:
     def change() -> None:
         engines.end()
-        engines.start(layout=plan_for_replay().layout)
+        engines.start(layout=plan_for_replay().layout, **LIGHT)
 
     rollout_id, job_id = asked(service, registered(service, engines.start()), plan_for_replay())
     carried_out(service, job_id, at("measure", change))
@@ -309,7 +310,7 @@ def test_a_worker_that_dies_at_a_step_leaves_one_push_and_no_loose_end(
         if name.endswith(f": {step}"):
             raise Killed
 
-    with replay_engine(**LIGHT) as url, EngineClient(url) as client:
+    with replay_engine(**(LIGHT if step == "measure" else STILL)) as url, EngineClient(url) as client:
         rollout_id, job_id = asked(service, registered(service, url), plan_for_replay())
         steps = DurableSteps(**{moment: die})
         with pytest.raises(Killed):
@@ -328,7 +329,7 @@ def test_a_worker_that_dies_while_it_takes_back_takes_back_once(service: Service
         if name.endswith(": take back"):
             raise Killed
 
-    with replay_engine(faults=Faults(fail_chunk=3), **LIGHT) as url, EngineClient(url) as client:
+    with replay_engine(faults=Faults(fail_chunk=3), **STILL) as url, EngineClient(url) as client:
         rollout_id, job_id = asked(service, registered(service, url), plan_for_replay(), layers_per_chunk=1)
         steps = DurableSteps(**{moment: die})
         with pytest.raises(Killed):
@@ -343,7 +344,7 @@ def test_a_worker_that_dies_while_it_takes_back_takes_back_once(service: Service
 
 def test_another_job_carries_rollouts_out_itself_one_after_the_other(service: Service) -> None:
     """A rebalancing job makes the rows without jobs of their own, and its steps have names of their own."""
-    with replay_engine(**LIGHT) as url, EngineClient(url) as client:
+    with replay_engine(**STILL) as url, EngineClient(url) as client:
         engine_id = registered(service, url)
         _, job_id = asked(service, engine_id, plan_for_replay())  # any job will do
         plan_ids = [ready_plan(service, made, engine_id=engine_id, state=PlanState.PROPOSED)
@@ -394,7 +395,7 @@ def test_a_job_is_cancelled_before_layers_move_and_never_after(service: Service,
             except WrongState as error:
                 refused.append(error.detail)
 
-    with replay_engine(**LIGHT) as url, EngineClient(url) as client:
+    with replay_engine(**STILL) as url, EngineClient(url) as client:
         rollout_id, job_id = asked(service, registered(service, url), plan_for_replay(), measuring=Measuring(0.3, 1.0))
         job = carried_out(service, job_id, at(step, cancel))
         pushes = len(client.replayed_pushes())
@@ -406,7 +407,7 @@ def test_a_job_is_cancelled_before_layers_move_and_never_after(service: Service,
 
 
 def test_every_chunk_that_is_done_is_told(service: Service) -> None:
-    with replay_engine(**LIGHT) as url:
+    with replay_engine(**STILL) as url:
         _, job_id = asked(
             service,
             registered(service, url),

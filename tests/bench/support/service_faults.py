@@ -15,17 +15,20 @@ from api.rebalancing.gates import Mode
 from api.service import rollouts as rollout_service
 from api.service.context import Service
 from api.states import JobState, Outcome, RolloutState
-from api.store import plans
+from api.store import jobs, plans
 from api.store.models import Decision, Job
 from profiler.engine.client import EngineClient
 from tests.api.rollouts import LIGHT
 from tests.api.schedules import OPEN, decided, register, run_now, scheduled
-from tests.api.services import ACTOR, LIMIT_S, WorkerProcess, job_of, replay_engine, service_on
+from tests.api.services import ACTOR, WorkerProcess, job_of, replay_engine, service_on
 from tests.bench.support.service_witness import Findings, Seen, findings
 
 WORKERS = 2
-BEAT_S, GONE_AFTER_S = 0.5, 2.5
-"""How often workers say that they are alive, and after how long without that one is taken for dead."""
+BEAT_S, GONE_AFTER_S = 0.5, 6.0
+"""How often workers say that they are alive, and after how long without that one is taken for dead: as many beats as a busy machine may swallow."""
+
+JOB_LIMIT_S = 900.0
+"""A job that does not end in this time, kills included, hangs."""
 
 POLL_S = 0.15
 LONGEST_WAIT_S = 0.5
@@ -73,16 +76,22 @@ class Killer:
             It does not end.
         """
         moments = sorted(self.lot.random() for _ in range(min(self.lot.randint(1, most), self.kills_left)))
-        until_s = time.monotonic() + LIMIT_S
+        until_s = time.monotonic() + JOB_LIMIT_S
         while not (job := job_of(self.service.database, job_id)).state.ended:
             if time.monotonic() > until_s:
-                raise TimeoutError(f"the job {job_id} does not end; it is at {job.step!r}")
+                raise TimeoutError(f"the job {job_id} does not end: {self._story(job)}")
             time.sleep(POLL_S)
             if moments and job.state is JobState.RUNNING and job.progress >= moments[0]:
                 moments.pop(0)
                 time.sleep(self.lot.uniform(0, LONGEST_WAIT_S))
                 self._kill(job_id)
         return job
+
+    def _story(self, job: Job) -> str:
+        with self.service.database.reading() as session:
+            events = jobs.events_after(session, job.id, 0)[-30:]
+        told = "; ".join(f"{event.at:%H:%M:%S} {event.kind} {event.data.get('step', '')}" for event in events)
+        return f"{job.state}, attempt {job.attempts} by {job.worker}, at {job.step!r} ({told})"
 
     def _kill(self, job_id: str) -> None:
         job = job_of(self.service.database, job_id)

@@ -35,6 +35,7 @@ SEEN = {
     "restarted, by its name": (Found.RESTARTED, running(BEFORE, BEFORE.map_LP, boot_id="second")),
     "restarted, by its pushes": (Found.RESTARTED, running(BEFORE, BEFORE.map_LP, boot_id="", generation=0)),
     "restarted with the pushed layout": (Found.NEW, running(BEFORE, NEW_LP, boot_id="second", generation=0)),
+    "half, after a start between reading and pushing": (Found.MIXED, running(BEFORE, HALF_LP, boot_id="second")),
     "another ep_size": (Found.RESHAPED, running(BEFORE, NEW_LP, ep_size=1)),
     "other layers": (Found.RESHAPED, running(BEFORE, NEW_LP[:1], layers=1)),
 }
