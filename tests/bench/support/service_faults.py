@@ -25,7 +25,8 @@ from tests.bench.support.service_witness import Findings, Seen, findings
 
 WORKERS = 2
 BEAT_S, GONE_AFTER_S = 0.5, 6.0
-"""How often workers say that they are alive, and after how long without that one is taken for dead: as many beats as a busy machine may swallow."""
+"""How often workers say that they are alive, and after how long without that one is taken for dead: as many beats as a
+busy machine may swallow."""
 
 JOB_LIMIT_S = 900.0
 """A job that does not end in this time, kills included, hangs."""
