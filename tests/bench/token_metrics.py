@@ -1,8 +1,8 @@
 """How fast copies per token are counted, and in how much memory: ``python -m tests.bench.token_metrics``.
 
 A stream of routed ids is made up piece by piece, so that the peak of memory is that of the counting. Every row runs in
-a process of its own. Rates are by CPU time; ``memory`` is the process's peak above what it takes before counting. A longer
-stream must not need more, but for the counts of single steps, of which a sample of at most 128 MiB is kept.
+a process of its own. Rates are by CPU time; ``memory`` is the process's peak above what it takes before counting. A
+longer stream must not need more, but for the counts of single steps, of which a sample of at most 128 MiB is kept.
 ``--ids 1000000000`` is the size of the largest recordings, ``--case N`` one row alone.
 """
 
