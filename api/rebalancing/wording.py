@@ -54,4 +54,4 @@ def bytes_of(amount: int) -> str:
 
 
 def _amount(value: float, metric: str) -> str:
-    return f"{value:.3f} of imbalance" if metric == "worst_window_imbalance" else f"{100 * value:.2g} points"
+    return f"{value:.3f} of imbalance" if metric == "worst_window_imbalance" else f"{100 * value:.3g} points"

@@ -24,6 +24,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import insert
 
 from api.http.app import create_app
+from api.logs import configure_logs
 from api.rebalancing.gates import Gates, Mode
 from api.service.context import Service
 from api.states import EngineState, JobKind, JobState, Outcome, PlanState
@@ -236,6 +237,7 @@ def main() -> int:
     programs = server_programs()
     if programs is None:
         parser.error(MISSING)
+    configure_logs("warning")
     size = Size(chosen.engines, chosen.plans, chosen.decisions)
     with tempfile.TemporaryDirectory() as folder, running_postgres(programs) as server:
         with psycopg.connect(server % "postgres", autocommit=True) as connection:

@@ -26,6 +26,7 @@ import psycopg
 from sqlalchemy import select
 
 from api.jobs import durable
+from api.logs import configure_logs
 from api.rebalancing.gates import Gates
 from api.rebalancing.hours import DAYS, Hours
 from api.service import schedules as schedule_service
@@ -226,6 +227,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--every-s", type=float, default=2.0)
     chosen = parser.parse_args()
+    configure_logs("warning")
     print_head(
         "ticks of schedules with two replicas",
         protocol=(
