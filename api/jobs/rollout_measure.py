@@ -50,9 +50,12 @@ def measure(aim: Aim, checked: Json, verified: Json) -> Json:
         seen = with_retries(client.placement, attempts=PATIENT_ATTEMPTS)
     before = stored_placement(aim.service, checked["sha256"])
     require_runs(seen, before, aim)
+    if seen.boot_id != verified["boot_id"]:
+        why = "the engine was started anew meanwhile, with the pushed layout"
+        return unmeasured(not_measured("ENGINE_RESTARTED", why))
     if isinstance(recorded, Verdict):
         return unmeasured(recorded)
-    reason = unusable(recorded.trace, seen, boot_id=verified["boot_id"])
+    reason = unusable(recorded.trace, seen)
     if reason is not None:
         return unmeasured(reason)
     ruler = _Ruler(aim, seen, _demand(recorded.trace, seen))
@@ -113,10 +116,8 @@ def _telling(aim: Aim) -> Callable[[DemandWindow], None]:
     return on_window
 
 
-def unusable(trace: CaptureResult, seen: Placement, *, boot_id: str) -> Verdict | None:
+def unusable(trace: CaptureResult, seen: Placement) -> Verdict | None:
     """Say why a recording cannot be judged by, where it cannot."""
-    if seen.boot_id != boot_id:
-        return not_measured("ENGINE_RESTARTED", "the engine was started anew meanwhile, with the pushed layout")
     generations = {number for window in trace.windows for number in (window.generation, window.last_generation)}
     if generations - {seen.generation}:
         return not_measured("LAYOUT_CHANGED", "the layout changed, and changed back, while demand was recorded")

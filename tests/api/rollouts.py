@@ -25,7 +25,7 @@ from placement.plan import Plan as MadePlan
 from tests.api.services import ACTOR, job_of, plan_for_replay, ready_plan
 
 WORKER = "in-process"
-SHORT = Measuring(seconds=0.6)
+SHORT = Measuring(seconds=1.0)
 LIGHT: dict[str, Any] = {"steps_per_s": 40.0, "prefill_tokens": 512, "running_per_gpu": 24}
 """A replay engine that serves enough to measure by, and leaves the processor to the tests."""
 

@@ -126,7 +126,7 @@ def test_from_recording_to_rollout_and_back(service: Service) -> None:
         plan_id, plan_job = ask_for_plan(service, [trace.id], engine_id=engine_id, time_limit_s=3.0)
         succeeded(service.database, plan_job)
         before = client.placement()
-        rollout_id, rollout_job = roll_out(service, plan_id, measuring=Measuring(seconds=0.5))
+        rollout_id, rollout_job = roll_out(service, plan_id, measuring=Measuring(seconds=2.0))
         succeeded(service.database, rollout_job)
         after = client.placement()
         with service.database.writing() as session:

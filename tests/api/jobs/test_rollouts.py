@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from api.errors import WrongState
+from api.jobs import rollout_measure
 from api.jobs.rollout_work import carry_out
 from api.jobs.running import JobRun
 from api.service import engine_access
@@ -46,6 +47,7 @@ from tests.api.services import ACTOR, plan_for_replay, ready_plan, replay_engine
 def service(migrated_sqlite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     """On SQLite: what the database does with jobs is tested with real workers (``test_jobs``)."""
     monkeypatch.setattr(engine_access, "FIRST_PAUSE_S", 0.005)
+    monkeypatch.setattr(rollout_measure, "LEAST_PAIRS_PER_GPU", 50)  # a busy machine serves few steps
     file = tmp_path / "moeplan.db"
     shutil.copy(migrated_sqlite, file)
     with service_on(f"sqlite:///{file}", tmp_path / "data") as opened:
@@ -276,7 +278,7 @@ def test_an_engine_that_comes_up_again_with_the_pushed_layout_keeps_it_unmeasure
 ) -> None:
     def change() -> None:
         engines.end()
-        engines.start(layout=plan_for_replay().layout, **LIGHT)
+        engines.start(layout=plan_for_replay().layout)
 
     rollout_id, job_id = asked(service, registered(service, engines.start()), plan_for_replay())
     carried_out(service, job_id, at("measure", change))
