@@ -99,7 +99,20 @@ def _go_through(service: Served, engine_url: str, other_url: str, key_file: Path
     assert service.get("/v1/engines", params={"key": ADMIN}).status_code in (200, 422)
     for path in ("/v1/audit", "/v1/keys", "/v1/jobs", "/v1/rollouts", "/v1/traces", "/metrics", "/openapi.json"):
         service.get(path)
-    return made_key, []
+    return made_key, _sign_in(service)
+
+
+def _sign_in(service: Served) -> list[str]:
+    """Sign a browser in and look around; return its cookie."""
+    with httpx.Client(base_url=service.url) as browser:
+        for key, status in ((NOT_A_KEY, 401), (ADMIN, 303)):
+            signed_in = browser.post("/login", data={"key": key, "next": "/"})
+            assert signed_in.status_code == status
+            service.answers.append(("POST /login", signed_in.text))
+        pages = [browser.get(path) for path in ("/", "/plans", "/traces", "/rollouts", "/jobs", "/whoami")]
+        service.answers += [(f"GET {page.request.url.path}", f"{page.headers}\n{page.text}") for page in pages]
+        assert {page.status_code for page in pages} == {200}
+        return [signed_in.cookies["moeplan_session"]]
 
 
 def _command_lines(process_id: int) -> Iterator[tuple[int, str]]:
