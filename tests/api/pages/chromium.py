@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from api.http.app import create_app
 from api.service.context import Service
@@ -19,6 +19,9 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 MISSING = "no Chromium here (Debian: apt-get install chromium; or name one in MOEPLAN_CHROMIUM)"
 AXE = Path(__file__).parent / "vendor" / "axe-core-4.14.1" / "axe.min.js"
 DESK, PHONE = (1280, 800), (390, 844)
+
+PATIENCE_MS = 120_000
+"""Only what hangs takes so long; a busy machine must not fail a test."""
 
 
 def chromium_program() -> str | None:
@@ -31,6 +34,7 @@ def chromium_program() -> str | None:
 def running_chromium(program: str) -> Iterator[Browser]:
     """Start a browser without a window. It reads only what the test serves, so it needs no sandbox to run as root."""
     with sync_playwright() as playwright:
+        expect.set_options(timeout=PATIENCE_MS)
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         try:
             yield browser
@@ -59,6 +63,7 @@ def watched_page(browser: Browser, *, refusals: tuple[int, ...] = ()) -> Iterato
     complaints: list[str] = []
     try:
         page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         yield page

@@ -19,14 +19,9 @@ from tests.api.services import counts_trace, plan_for_replay, ready_plan, ready_
 
 pytestmark = pytest.mark.xdist_group("browser")
 
-JOB_MS = 120_000
-"""Only a hung job takes so long; a busy machine must not fail a test."""
-
 
 def test_from_a_first_start_to_a_rollback(chromium: Browser, site: Site) -> None:
     with watched_page(chromium) as page:
-        page.set_default_timeout(JOB_MS)
-        expect.set_options(timeout=JOB_MS)
         page.goto(site.url)
         expect(page.get_by_role("heading", name="Begin here")).to_be_visible()
         inspect(page, "01-first-start")
