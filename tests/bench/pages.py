@@ -32,7 +32,7 @@ from placement.problem import Objective
 from profiler.inputs import open_inputs
 from profiler.readers.options import ReadOptions
 from profiler.writers.parquet import import_trace
-from tests.api.pages.chromium import MISSING, chromium_program, running_chromium, served
+from tests.api.pages.chromium import MISSING, chromium_program, running_chromium, served, wait_until
 from tests.api.services import ready_plan, ready_trace, service_on
 from tests.bench.support.tables import print_head, print_rows
 
@@ -98,7 +98,7 @@ def _recording(shape: Shape, folder: Path) -> Path:
 def first_heat_ms(page: Page, address: str) -> tuple[float, float]:
     """Return the milliseconds from the answer, and from the click, to the drawn matrix."""
     page.goto(address)
-    page.wait_for_function("document.documentElement.dataset.heat === 'drawn'")
+    wait_until(page, "document.documentElement.dataset.heat === 'drawn'")
     told = page.evaluate(
         """async () => {
             await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
@@ -113,7 +113,7 @@ def first_heat_ms(page: Page, address: str) -> tuple[float, float]:
 def windows_per_second(page: Page, *, seconds: float) -> float:
     """Return how many windows the Play button shows in a second, once the first ones are there."""
     page.get_by_role("button", name="Play").click()
-    page.wait_for_function("Number(document.querySelector('[data-window]').value) >= 2")
+    wait_until(page, "Number(document.querySelector('[data-window]').value) >= 2")
     shown = page.evaluate(
         """(seconds) => new Promise((done) => {
             const slider = document.querySelector('[data-window]');

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,6 +82,15 @@ def axe_violations(page: Page) -> list[str]:
         f"{each['id']}: {each['help']} at {[node['target'] for node in each['nodes']][:3]}"
         for each in found["violations"]
     ]
+
+
+def wait_until(page: Page, expression: str) -> None:
+    """Wait until an expression is true in a page; asked from here, since the page's policy lets it evaluate no text."""
+    until_s = time.monotonic() + PATIENCE_MS / 1000
+    while not page.evaluate(expression):
+        if time.monotonic() > until_s:
+            raise AssertionError(f"not within {PATIENCE_MS / 1000:g} s: {expression}")
+        time.sleep(0.02)
 
 
 def clipped_px(page: Page) -> int:

@@ -14,7 +14,15 @@ from playwright.sync_api import Browser, Page, expect
 from api.states import PlanState
 from profiler.recordings import MIXED, recording_path
 from tests.api.pages.browser.conftest import Site
-from tests.api.pages.chromium import DESK, PHONE, axe_violations, clipped_px, keep_screenshot, watched_page
+from tests.api.pages.chromium import (
+    DESK,
+    PHONE,
+    axe_violations,
+    clipped_px,
+    keep_screenshot,
+    wait_until,
+    watched_page,
+)
 from tests.api.services import counts_trace, plan_for_replay, ready_plan, ready_trace
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -136,12 +144,12 @@ def test_windows_play_and_a_link_shows_the_same(chromium: Browser, windows_url: 
         expect(page.locator("html")).to_have_attribute("data-heat", "drawn")
         before = pixels(page)
         page.get_by_role("button", name="Play").click()
-        page.wait_for_function("Number(document.querySelector('[data-window]').value) >= 3")
+        wait_until(page, "Number(document.querySelector('[data-window]').value) >= 3")
         page.get_by_role("button", name="Stop").click()
         expect(page.get_by_role("button", name="Play")).to_be_visible()
         assert pixels(page) != before
         page.get_by_label("Order of experts").select_option("row")
-        page.wait_for_function("new URLSearchParams(location.search).get('sort') === 'row'")
+        wait_until(page, "new URLSearchParams(location.search).get('sort') === 'row'")
         shown, window = pixels(page), page.locator("[data-window]").input_value()
         address = page.url
         assert f"window={window}" in address
