@@ -21,6 +21,7 @@ import numpy as np
 from playwright.sync_api import Browser, Page
 
 from api.loading import read_options
+from api.logs import configure_logs
 from api.plan_request import PlanRequest
 from api.planning import plan_from_files
 from api.service.context import Service
@@ -28,6 +29,7 @@ from api.settings import read_settings
 from api.states import PlanState
 from api.store.database import Database
 from api.store.migrate import upgrade
+from api.store.models import PlanTrace
 from placement.problem import Objective
 from profiler.inputs import open_inputs
 from profiler.readers.options import ReadOptions
@@ -81,7 +83,10 @@ def made_up_service(shape: Shape) -> Iterator[tuple[Service, str, str]]:
         database.close()
         with service_on(url, folder / "data") as service:
             trace_id = ready_trace(service, trace.read_bytes())
-            yield service, trace_id, ready_plan(service, made, engine_id=None, state=PlanState.PROPOSED)
+            plan_id = ready_plan(service, made, engine_id=None, state=PlanState.PROPOSED)
+            with service.database.writing() as session:
+                session.add(PlanTrace(plan_id=plan_id, trace_id=trace_id, position=0))
+            yield service, trace_id, plan_id
 
 
 def _recording(shape: Shape, folder: Path) -> Path:
@@ -140,7 +145,7 @@ def draws_per_second(page: Page, shape: Shape) -> float:
                 const at = document.querySelector('script[src*="heat.js"]').src.replace('heat.js', '');
                 const { Matrix } = await import(`${at}matrix.js`);
                 const { overRowMean } = await import(`${at}frames.js`);
-                const limits = JSON.parse(document.querySelector('[data-heat]').dataset.heatLimits);
+                const limits = JSON.parse(document.querySelector('[data-heat-limits]').dataset.heatLimits);
                 const shape = { rows: layers, columns: experts, scale: 'heat', limits };
                 const map = new Matrix(document.querySelector('#heat'), shape);
                 const cells = { length: layers * experts };
@@ -176,6 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=5.0, help="how long windows are played")
     arguments = parser.parse_args()
+    configure_logs("warning")
     program = chromium_program()
     if program is None:
         sys.exit(MISSING)
