@@ -24,6 +24,8 @@ JSON_OBJECT: dict[int | str, dict[str, Any]] = {200: {"content": {"application/j
 FILE_KINDS = {".json": "application/json", ".jsonl": "application/jsonl", ".yaml": "application/yaml"}
 """Media types of engines' files, by suffix."""
 
+_TYPES = {"application/json": "object"}
+
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
 """The page has its styles in itself, no script, and loads nothing."""
 
@@ -109,7 +111,7 @@ def get_report(plan_id: str, edge: Reader) -> Response:
     "/{plan_id}/export",
     responses=documented(404, 409)
     | KNOWN
-    | {200: {"content": {kind: {"schema": {"type": "string"}} for kind in FILE_KINDS.values()}}},
+    | {200: {"content": {kind: {"schema": {"type": _TYPES.get(kind, "string")}} for kind in FILE_KINDS.values()}}},
     response_class=Response,
 )
 def export_plan(
