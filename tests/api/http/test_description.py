@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +36,42 @@ CHECKS: list[CheckFunction] = [
 EXAMPLES = 8
 """Requests for every operation and kind of data."""
 
-BOUNDED = settings(
-    max_examples=EXAMPLES,
-    phases=[Phase.generate],
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+EXAMPLES_ON_POSTGRESQL = 2
+"""The same code but for the database: enough that every statement is run there."""
+
+
+def bounded(examples: int) -> settings:
+    """Return settings under which equal runs try equal requests, a bounded number."""
+    return settings(
+        max_examples=examples,
+        phases=[Phase.generate],
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 @pytest.fixture
 def app(migrated_sqlite: Path, tmp_path: Path) -> Iterator[FastAPI]:
-    """A service with a recording, a plan, a schedule and a decision, whose ids are in ``app.state.there``."""
     file = tmp_path / "moeplan.db"
     shutil.copy(migrated_sqlite, file)
-    with service_on(f"sqlite:///{file}", tmp_path / "data", admin_api_key=ADMIN_KEY, api_key=READ_KEY) as service:
+    with filled_app(f"sqlite:///{file}", tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def app_on_postgresql(
+    migrated_postgres: str, empty_postgres_url: Callable[[str], str], tmp_path: Path
+) -> Iterator[FastAPI]:
+    with filled_app(empty_postgres_url(migrated_postgres), tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def filled_app(database_url: str, tmp_path: Path) -> Iterator[FastAPI]:
+    """A service with a recording, a plan, a schedule and a decision, whose ids are in ``app.state.there``."""
+    with service_on(database_url, tmp_path / "data", admin_api_key=ADMIN_KEY, api_key=READ_KEY) as service:
         made = create_app(service)
         schedule_id = scheduled(service, register(service, "http://127.0.0.1:9"))
         stop(service, run_now(service, schedule_id))
@@ -65,6 +86,19 @@ def app(migrated_sqlite: Path, tmp_path: Path) -> Iterator[FastAPI]:
 
 @pytest.mark.parametrize("key", [ADMIN_KEY, READ_KEY, None], ids=["admin", "read", "no key"])
 def test_every_answer_is_described(app: FastAPI, key: str | None) -> None:
+    statuses = tried(app, key, examples=EXAMPLES)
+    assert len(statuses) >= 40
+    if key is None:
+        let_in = {label for label, seen in statuses.items() if " /v1/" in label and min(seen) < 400}
+        assert let_in == set()
+
+
+def test_every_answer_is_described_on_postgresql(app_on_postgresql: FastAPI) -> None:
+    assert len(tried(app_on_postgresql, ADMIN_KEY, examples=EXAMPLES_ON_POSTGRESQL)) >= 40
+
+
+def tried(app: FastAPI, key: str | None, *, examples: int) -> dict[str, set[int]]:
+    """Try every operation and check every answer; return the statuses of each."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     statuses: dict[str, set[int]] = {}
@@ -72,11 +106,8 @@ def test_every_answer_is_described(app: FastAPI, key: str | None) -> None:
         operation = found.ok()
         seen = statuses.setdefault(operation.label, set())
         for strategy in _strategies(operation, app.state.there):
-            BOUNDED(given(strategy)(_checked(headers, seen)))()
-    assert len(statuses) >= 40
-    if key is None:
-        let_in = {label for label, seen in statuses.items() if " /v1/" in label and min(seen) < 400}
-        assert let_in == set()
+            bounded(examples)(given(strategy)(_checked(headers, seen)))()
+    return statuses
 
 
 def _strategies(operation: Any, there: dict[str, str]) -> Iterator[Any]:
