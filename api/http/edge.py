@@ -161,7 +161,8 @@ class Edge:
         if self.is_known(tag):
             return Response(status_code=304, headers=headers | {"ETag": tag})
         if tag.endswith('-gzip"'):
-            content = gzip.compress(content, compresslevel=FAST_COMPRESSION, mtime=0)
+            whole, kept = content, self.request.app.state.heat
+            content = kept.get(f"gzip {tag}", lambda: gzip.compress(whole, compresslevel=FAST_COMPRESSION, mtime=0))
             headers["Content-Encoding"] = "gzip"
         return Response(content, media_type=media_type, headers=headers | {"ETag": tag})
 
