@@ -29,6 +29,7 @@ TITLES = {
     "plugin": "plugin",
     "recorder": "recorder",
     "dispatch": "dispatch",
+    "balancer": "balancer",
     "layout": "runs the layout",
 }
 """Names of checks for people."""
