@@ -23,6 +23,8 @@ from tests.api.cycle import rebalance, served
 from tests.api.services import replay_engine, wait_for
 from tests.deploy.tools import DEPLOY, program, run
 
+pytestmark = pytest.mark.xdist_group("prometheus")  # one server and one service for all queries
+
 FOLDER = DEPLOY / "prometheus"
 BOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "boards" / "moeplan.json").read_text())
 ALERTS = [rule for group in yaml.safe_load((FOLDER / "alerts.yaml").read_text())["groups"] for rule in group["rules"]]
