@@ -41,7 +41,7 @@ def test_a_plan_is_applied_and_kept_and_then_there_is_nothing_to_do(service: Ser
     with replay_engine() as url, WorkerProcess(service.settings, "w1"), EngineClient(url) as client:
         engine_id = register(service, url)
         before = client.placement()
-        # Two recordings seldom hold the same part of the replayed traffic, and a plan for the one gains some on the other.
+        # Two recordings seldom hold the same part of the replayed traffic; a plan gains some on the other part.
         gates = replace(OPEN, least_gain=0.1)
         schedule_id = scheduled(service, engine_id, mode=Mode.APPLY, gates=gates)
         applied = decided(service, succeeded(service.database, run_now(service, schedule_id).id).id)
