@@ -77,8 +77,7 @@ class Fields:
 
     def text(self, name: str, *, allowed: tuple[str, ...] = ()) -> str:
         value = self.value(name)
-        if not isinstance(value, str) or not _is_whole_text(value):
-            raise ContractViolation(f"{self.where}.{name} is {shown(value)}; it must be a text.")
+        _require_text(value, f"{self.where}.{name}")
         if allowed and value not in allowed:
             raise ContractViolation(f"{self.where}.{name} is {shown(value)}; it must be one of {', '.join(allowed)}.")
         return value
@@ -102,8 +101,7 @@ class Fields:
     def texts(self, name: str) -> tuple[str, ...]:
         items = self.items(name)
         for index, item in enumerate(items):
-            if not isinstance(item, str) or not _is_whole_text(item):
-                raise ContractViolation(f"{self.where}.{name}[{index}] is {shown(item)}; it must be a text.")
+            _require_text(item, f"{self.where}.{name}[{index}]")
         return tuple(items)
 
     def optional(self, name: str, read: Callable[[str], Value]) -> Value | None:
@@ -121,13 +119,14 @@ def _finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _is_whole_text(value: str) -> bool:
-    """Whether a text can be sent on: JSON may hold half of a surrogate pair, which UTF-8 cannot."""
+def _require_text(value: object, where: str) -> None:
+    """Refuse what is no text or cannot be sent on: JSON may hold half of a surrogate pair, which UTF-8 cannot."""
+    if not isinstance(value, str):
+        raise ContractViolation(f"{where} is {shown(value)}; it must be a text.")
     try:
         value.encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        raise ContractViolation(f"{where} holds half of a surrogate pair, which is no text.") from None
 
 
 def as_integer(value: object, where: str, *, minimum: int = 0) -> int:
