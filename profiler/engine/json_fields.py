@@ -76,8 +76,7 @@ class Fields:
         return number
 
     def text(self, name: str, *, allowed: tuple[str, ...] = ()) -> str:
-        value = self.value(name)
-        _require_text(value, f"{self.where}.{name}")
+        value = _as_text(self.value(name), f"{self.where}.{name}")
         if allowed and value not in allowed:
             raise ContractViolation(f"{self.where}.{name} is {shown(value)}; it must be one of {', '.join(allowed)}.")
         return value
@@ -99,10 +98,8 @@ class Fields:
         return tuple(as_integer(item, f"{where}[{i}]", minimum=minimum) for i, item in enumerate(self.items(name)))
 
     def texts(self, name: str) -> tuple[str, ...]:
-        items = self.items(name)
-        for index, item in enumerate(items):
-            _require_text(item, f"{self.where}.{name}[{index}]")
-        return tuple(items)
+        where = f"{self.where}.{name}"
+        return tuple(_as_text(item, f"{where}[{i}]") for i, item in enumerate(self.items(name)))
 
     def optional(self, name: str, read: Callable[[str], Value]) -> Value | None:
         """Read a field with ``read``, or return None where it is absent or null."""
@@ -119,7 +116,7 @@ def _finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _require_text(value: object, where: str) -> None:
+def _as_text(value: object, where: str) -> str:
     """Refuse what is no text or cannot be sent on: JSON may hold half of a surrogate pair, which UTF-8 cannot."""
     if not isinstance(value, str):
         raise ContractViolation(f"{where} is {shown(value)}; it must be a text.")
@@ -127,6 +124,7 @@ def _require_text(value: object, where: str) -> None:
         value.encode()
     except UnicodeEncodeError:
         raise ContractViolation(f"{where} holds half of a surrogate pair, which is no text.") from None
+    return value
 
 
 def as_integer(value: object, where: str, *, minimum: int = 0) -> int:
