@@ -49,7 +49,7 @@ def main() -> None:
         protocol=(
             f"sglang: the deepseek algorithm of SGLang {SGLANG_VERSION}'s wheel, global policy, torch on one thread",
             f"median of {chosen.runs} runs each, one thread; judged by the ruler, one node, nearest-dynamic",
-            "in that time and in twice that: moeplan limited to 0.75 and 1.75 times sglang's median; then without limit",
+            "in that time, in twice that: limited to 0.75 and 1.75 times sglang's median seconds; then without limit",
             "balancedness: the worst of the runs",
             "synthetic demand: every layer's experts drawn from a log-normal (sigma 0.8); 1/8 of the experts "
             "redundant, rounded up to fill the GPUs",
