@@ -98,8 +98,8 @@ def _checked(fields: Fields, message: Mapping[str, Any]) -> Prompt:
         raise ContractViolation(f"{fields.where}.sampling_params must be a JSON object.")
     if sampling.get("n", 1) != 1:
         raise ContractViolation(f"{fields.where}.sampling_params.n is {shown(sampling['n'])}; it must be 1.")
-    if not _is_unicode([text, fields.optional("domain", fields.text), sampling]):
-        raise ContractViolation(f"{fields.where} holds half of a surrogate pair, which is no text.")
+    if not _is_unicode(sampling):
+        raise ContractViolation(f"{fields.where}.sampling_params holds half of a surrogate pair, which is no text.")
     return Prompt(
         text=text,
         input_ids=ids,
