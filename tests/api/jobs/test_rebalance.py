@@ -41,9 +41,9 @@ def test_a_plan_is_applied_and_kept_and_then_there_is_nothing_to_do(service: Ser
     with replay_engine() as url, WorkerProcess(service.settings, "w1"), EngineClient(url) as client:
         engine_id = register(service, url)
         before = client.placement()
-        # Two recordings seldom hold the same part of the replayed traffic; a plan gains some on the other part.
-        gates = replace(OPEN, least_gain=0.1)
-        schedule_id = scheduled(service, engine_id, mode=Mode.APPLY, gates=gates)
+        # Long enough that two recordings hold the same traffic: on short ones a second plan gains from the other part.
+        gates, capture = replace(OPEN, least_gain=0.05), {"steps": 240, "window_steps": 40}
+        schedule_id = scheduled(service, engine_id, mode=Mode.APPLY, gates=gates, capture=capture)
         applied = decided(service, succeeded(service.database, run_now(service, schedule_id).id).id)
         after = client.placement()
         nothing = decided(service, succeeded(service.database, run_now(service, schedule_id).id).id)

@@ -17,7 +17,8 @@ from tests.api.pages.chromium import MISSING, chromium_program, running_chromium
 from tests.api.services import WorkerProcess, replay_engine, service_on
 
 
-@pytest.fixture(scope="session")
+# Not of the session: while Playwright runs, its event loop does, and the process's other tests could start none.
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     program = chromium_program()
     if program is None:
