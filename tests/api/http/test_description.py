@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,10 +34,10 @@ CHECKS: list[CheckFunction] = [
     response_schema_conformance,
 ]
 
-EXAMPLES = 8
-"""Requests for every operation and kind of data."""
+EXAMPLES = int(os.environ.get("MOEPLAN_TEST_REQUESTS", "8"))
+"""Requests for every operation and kind of data; more are tried before a release (see CONTRIBUTING)."""
 
-EXAMPLES_ON_POSTGRESQL = 2
+EXAMPLES_ON_POSTGRESQL = max(2, EXAMPLES // 4)
 """The same code but for the database: enough that every statement is run there."""
 
 
