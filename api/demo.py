@@ -28,8 +28,9 @@ from profiler.writers.parquet import import_trace
 
 GPUS = 8
 SLOTS_PER_GPU = 16
-RECORDED_STEPS = 40
-WINDOW_STEPS = 10
+# Half of the recording that the replay engine goes through: a plan from fewer steps is one for traffic of its own.
+RECORDED_STEPS = 200
+WINDOW_STEPS = 50
 MEASURED_STEPS = 160
 POLL_S = 0.1
 MEASURING_LIMIT_S = 60.0
