@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
 
 from placement.solver.batches import MapTasks, SearchTask
+from placement.solver.deadline import Deadline
 from placement.solver.plans import Plans
 from profiler.files import atomic_output
+
+TIMES = ("deadline", "time_share")
+"""Fields of a task that its result does not depend on, unless time runs out."""
 
 
 class CheckpointedMap:
@@ -44,27 +50,49 @@ class CheckpointedMap:
         """Apply ``run`` to every task whose result is not kept yet; results in the order of the tasks."""
         return list(self._results(run, tasks))
 
-    def _results(self, run: Callable[[SearchTask], Plans], tasks: Iterable[SearchTask]) -> Iterable[Plans]:
-        # One after the other, so that each result is kept as soon as it is there.
+    def _results(self, run: Callable[[SearchTask], Plans], tasks: Iterable[SearchTask]) -> Iterator[Plans]:
+        # The new ones go to the map inside together, which may share them out; it hands each over when it is done.
+        waiting: deque[_Waiting] = deque()
+        for plans in self._inner(run, self._new(tasks, waiting)):
+            yield from self._kept_first(waiting)
+            new = waiting.popleft()
+            self._run += 1
+            if not new.surely_whole_until.passed:  # cut short, it would depend on the clock
+                self._keep(new.file, plans)
+            self._on_done(self._taken, self._run)
+            yield plans
+        yield from self._kept_first(waiting)
+
+    def _new(self, tasks: Iterable[SearchTask], waiting: deque[_Waiting]) -> Iterator[SearchTask]:
+        """Give the tasks that are new, and note in ``waiting`` what every task's result is or will be."""
         for task in tasks:
             file = self._folder / f"{_name_of(task)}.npz"
             kept = _read(file)
-            if kept is not None:
-                self._taken += 1
-                self._on_done(self._taken, self._run)
-                yield kept
-                continue
-            (plans,) = self._inner(run, [task])
-            self._run += 1
-            if not task.deadline.passed:  # cut short, it would depend on the clock
-                self._keep(file, plans)
+            # Whoever runs it begins later than now, so its own time ends later than this.
+            waiting.append(_Waiting(file, kept, task.deadline.part(task.time_share)))
+            if kept is None:
+                yield task
+
+    def _kept_first(self, waiting: deque[_Waiting]) -> Iterator[Plans]:
+        while waiting and (kept := waiting[0].kept) is not None:
+            waiting.popleft()
+            self._taken += 1
             self._on_done(self._taken, self._run)
-            yield plans
+            yield kept
 
     def _keep(self, file: Path, plans: Plans) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with atomic_output(file) as temporary, temporary.open("wb") as opened:
             np.savez(opened, slots_LGP=plans.slots_LGP, local_L=plans.local_L, peak_WL=plans.peak_WL)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A task whose result has not been handed out yet."""
+
+    file: Path
+    kept: Plans | None
+    surely_whole_until: Deadline
 
 
 def _read(file: Path) -> Plans | None:
@@ -84,14 +112,14 @@ def _name_of(task: SearchTask) -> str:
 
 
 def _feed(digest: hashlib._Hash, value: object) -> None:
-    """Feed everything a task's result depends on: all fields but the deadline."""
+    """Feed everything a task's result depends on: all fields but those of time."""
     if isinstance(value, np.ndarray):
         digest.update(f"{value.dtype.str}{value.shape}".encode())
         digest.update(np.ascontiguousarray(value).tobytes())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         digest.update(type(value).__name__.encode())
         for each in dataclasses.fields(value):
-            if each.name != "deadline":
+            if each.name not in TIMES:
                 digest.update(each.name.encode())
                 _feed(digest, getattr(value, each.name))
     elif isinstance(value, (tuple, list)):

@@ -39,12 +39,16 @@ class SearchTask:
     effort: Effort
     order_G: Ints
     deadline: Deadline
+    """Of the whole search."""
+
+    time_share: float = 1.0
+    """Of the time that is left when this task begins: a map may take tasks long before it runs them."""
 
 
 MapTasks = Callable[[Callable[[Any], Plans], Iterable[Any]], Iterable[Plans]]
 """Anything like the built-in ``map``: applies a function to tasks, results in order.
 
-Tasks are :class:`SearchTask` or others with a ``deadline`` that can be sent to another process.
+Tasks are :class:`SearchTask` or others with a ``deadline`` and a ``time_share`` that can be sent to another process.
 """
 
 
@@ -52,7 +56,8 @@ def run_search(task: SearchTask) -> Plans:
     """Improve one batch of layers; the function that is mapped over tasks."""
     placing = Placing(task.instance, task.slots_LGP)
     goal = Goal(task.price_WL, task.local_weight, task.effort.doublings[0])
-    descend(placing, goal, task.effort, order_G=task.order_G, deadline=task.deadline)
+    deadline = task.deadline.part(task.time_share)
+    descend(placing, goal, task.effort, order_G=task.order_G, deadline=deadline)
     placing.recount(np.arange(task.instance.layers))
     return Plans(
         placing.slots_LGP,
@@ -83,8 +88,9 @@ class Searcher:
                 local_weight,
                 effort,
                 order_G,
+                self.deadline,
                 # What is left of the time is for all the batches that are left, or the last layers would get none.
-                self.deadline.part(1 / (len(batches) - index)),
+                1 / (len(batches) - index),
             )
             for index, batch in enumerate(batches)
         )

@@ -36,6 +36,9 @@ class TrafficTask:
     seed : tuple of int
         Of kicks.
     deadline : Deadline
+        Of the whole search.
+    time_share : float
+        Of the time that is left when this task begins.
     """
 
     instance: Instance
@@ -45,6 +48,7 @@ class TrafficTask:
     effort: Effort
     seed: tuple[int, ...]
     deadline: Deadline
+    time_share: float = 1.0
 
 
 def run_traffic(task: TrafficTask) -> Plans:
@@ -60,7 +64,7 @@ def run_traffic(task: TrafficTask) -> Plans:
         hosts_of_slots(task.slots_GP[None], experts=instance.experts)[0],
         ceiling=task.ceiling,
         has_replicas=has_replicas,
-        deadline=task.deadline,
+        deadline=task.deadline.part(task.time_share),
     )
     found = descent.run(task.effort, np.random.default_rng(task.seed))
     if task.tokens.tokens > task.effort.most_tokens:
@@ -122,8 +126,9 @@ class TrafficSearcher:
                 ceiling,
                 effort,
                 (self.seed, layer),
+                self.deadline,
                 # What is left of the time is for all the layers that are left, or the last ones would get none.
-                self.deadline.part(1 / (len(self.layers) - layer)),
+                1 / (len(self.layers) - layer),
             )
 
     def _column(self, found: Sequence[Plans], step: int) -> Plans:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +12,15 @@ import numpy as np
 import pytest
 
 from api.jobs.checkpoints import CheckpointedMap
+from api.workers import FanOut
 from placement.demand import Demand
 from placement.problem import Problem
-from placement.solver import solve
+from placement.solver import batches, solve
 from placement.solver.batches import SearchTask, run_search
 from placement.solver.deadline import Deadline
 from placement.solver.plans import Plans
 from placement.topology import Topology
+from tests.api.workers.test_fan_out import ThreadCrew, tasks_of_layers
 
 
 class Counted:
@@ -61,6 +64,55 @@ def test_a_solve_that_begins_again_searches_nothing_again_and_finds_the_same(pro
     assert second.tasks == []
     assert told[-1][0] >= len(first.tasks)
     assert told[-1][1] == 0
+
+
+def test_new_tasks_are_shared_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many run at a time as the crew has workers; a worker alone would wait for the other in vain."""
+    monkeypatch.setattr(batches, "BATCH_CELLS", 1)
+    meeting = threading.Barrier(2)
+
+    def meet(_: SearchTask) -> None:
+        meeting.wait(timeout=30.0)
+
+    fan_out = FanOut(ThreadCrew(2, before=meet))
+    instances = tasks_of_layers()
+    assert len(instances) % 2 == 0
+    shared = CheckpointedMap(tmp_path, fan_out, on_done=silent)(run_search, instances)
+    assert fan_out.notices == ()
+    assert [plans.slots_LGP.tobytes() for plans in shared] == [
+        run_search(task).slots_LGP.tobytes() for task in instances
+    ]
+    again = CheckpointedMap(tmp_path, Counted(), on_done=silent)(run_search, instances)
+    assert [plans.slots_LGP.tobytes() for plans in again] == [plans.slots_LGP.tobytes() for plans in shared]
+
+
+def test_kept_and_new_results_stay_in_order(tasks: list[SearchTask], tmp_path: Path) -> None:
+    some = [replace(tasks[0], local_weight=weight) for weight in (0.0, 0.1, 0.2, 0.3, 0.4)]
+    CheckpointedMap(tmp_path, Counted(), on_done=silent)(run_search, [some[1], some[2], some[4]])
+    counted = Counted()
+    told: list[tuple[int, int]] = []
+    kept = CheckpointedMap(tmp_path, counted, on_done=lambda taken, run: told.append((taken, run)))
+    found = kept(run_search, some)
+    assert [task.local_weight for task in counted.tasks] == [0.0, 0.3]
+    assert told[-1] == (3, 2)
+    assert [plans.slots_LGP.tobytes() for plans in found] == [run_search(task).slots_LGP.tobytes() for task in some]
+
+
+def test_a_result_is_kept_before_the_next_is_there(tasks: list[SearchTask], tmp_path: Path) -> None:
+    """With a crew too: what a worker died over is one task, not the whole search."""
+    kept_by_then = []
+
+    def dies_third(run: Callable[[SearchTask], Plans], several: Iterable[SearchTask]) -> Iterator[Plans]:
+        for number, task in enumerate(several):
+            if number == 2:
+                kept_by_then.append(len(list(tmp_path.glob("*.npz"))))
+                raise KeyboardInterrupt
+            yield run(task)
+
+    some = [replace(tasks[0], local_weight=weight) for weight in (0.0, 0.1, 0.2, 0.3)]
+    with pytest.raises(KeyboardInterrupt):
+        CheckpointedMap(tmp_path, dies_third, on_done=silent)(run_search, some)
+    assert kept_by_then == [2]
 
 
 def test_only_the_deadline_makes_no_difference(tasks: list[SearchTask], tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from dataclasses import replace
 
@@ -65,7 +65,8 @@ def tasks_of_layers(deadline: Deadline = Deadline()) -> list[SearchTask]:  # noq
     return taken
 
 
-def same(found: list[Plans], wanted: list[Plans]) -> bool:
+def same(results: Iterable[Plans], wanted: list[Plans]) -> bool:
+    found = list(results)
     return len(found) == len(wanted) and all(
         a.slots_LGP.tobytes() == b.slots_LGP.tobytes() and a.peak_WL.tobytes() == b.peak_WL.tobytes()
         for a, b in zip(found, wanted, strict=True)
@@ -80,8 +81,25 @@ def test_results_come_in_the_order_of_tasks_and_nothing_is_noticed() -> None:
     assert fan_out.notices == ()
 
 
+def test_tasks_are_taken_when_a_worker_is_free_and_results_given_as_they_come() -> None:
+    """A list of all tasks at the beginning, or of all results at the end, would be too late for whoever keeps them."""
+    tasks, crew = tasks_of_layers(), ThreadCrew(1)
+    taken: list[SearchTask] = []
+
+    def one_by_one() -> Iterator[SearchTask]:
+        for task in tasks:
+            taken.append(task)
+            yield task
+
+    results = FanOut(crew)(run_search, one_by_one())
+    first = next(iter(results))
+    assert same([first], [run_search(tasks[0])])
+    assert taken == tasks[:1]
+    crew.close()
+
+
 def test_no_tasks_are_no_results() -> None:
-    assert FanOut(ThreadCrew())(run_search, []) == []
+    assert list(FanOut(ThreadCrew())(run_search, [])) == []
 
 
 def test_a_task_that_fails_once_is_sent_again() -> None:
@@ -130,12 +148,12 @@ def test_an_error_of_this_process_is_an_error() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        FanOut(ThreadCrew())(always, tasks_of_layers())
+        list(FanOut(ThreadCrew())(always, tasks_of_layers()))
 
 
 def test_after_the_deadline_nothing_is_sent_and_layouts_stay() -> None:
     tasks, crew = tasks_of_layers(Deadline.after(0.0)), ThreadCrew()
-    plans = FanOut(crew)(run_search, tasks)
+    plans = list(FanOut(crew)(run_search, tasks))
     assert crew.sent == []
     assert all((each.slots_LGP == task.slots_LGP).all() for each, task in zip(plans, tasks, strict=True))
 
@@ -145,7 +163,7 @@ def test_who_does_not_answer_past_the_deadline_is_not_waited_for(monkeypatch: py
     tasks = [replace(task, deadline=Deadline.after(0.3)) for task in tasks_of_layers()]
     crew = _SilentCrew()
     fan_out = FanOut(crew)
-    plans = fan_out(run_search, tasks)
+    plans = list(fan_out(run_search, tasks))
     assert len(crew.sent) == crew.size
     assert all((each.slots_LGP == task.slots_LGP).all() for each, task in zip(plans, tasks, strict=True))
     assert "TimeoutError" in fan_out.notices[0].detail

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import pickle
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from placement.demand import Demand
 from placement.problem import Problem
-from placement.solver import solve
-from placement.solver.batches import MapTasks, SearchTask
+from placement.solver import batches, solve
+from placement.solver import deadline as deadline_module
+from placement.solver.batches import MapTasks, Searcher, SearchTask
 from placement.solver.deadline import Deadline
+from placement.solver.instance import instance_of
+from placement.solver.local_search import Effort
+from placement.solver.starts import pack, replicas_by_load
 from placement.topology import Topology
 
 
@@ -63,6 +68,32 @@ def _by_post(task: SearchTask) -> SearchTask:
 
 def _solved_by(map_tasks: MapTasks, problem: Problem) -> str:
     return solve(problem, map_tasks=map_tasks).layout.hash
+
+
+@pytest.mark.parametrize("take_all_first", [False, True])
+def test_a_batch_gets_its_share_of_the_time_that_is_left_when_it_begins(
+    monkeypatch: pytest.MonkeyPatch, take_all_first: bool
+) -> None:
+    """Whoever takes all tasks before the first is run must not cut the later ones short."""
+    clock_s = [1000.0]
+    monkeypatch.setattr(deadline_module, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
+    given: list[tuple[float, float]] = []
+
+    def descend(*_: object, deadline: Deadline, **__: object) -> None:
+        given.append((clock_s[0], deadline.at_s))
+        clock_s[0] += 2.0
+
+    monkeypatch.setattr(batches, "descend", descend)
+    monkeypatch.setattr(batches, "BATCH_CELLS", 1)
+    problem = Problem(Demand.uniform(np.random.default_rng(0).integers(1, 1000, (5, 16))), Topology(4), 6)
+    instance = instance_of(problem)
+    slots_LGP = pack(instance, replicas_by_load(instance.total_WLE, gpus=instance.gpus, slots=instance.slots))
+    map_tasks: MapTasks = (lambda run, tasks: list(map(run, list(tasks)))) if take_all_first else map
+    searcher = Searcher(instance, map_tasks, Deadline(1100.0), 0)
+    searcher.improve(slots_LGP, price_W=np.ones(1), local_weight=0.0, effort=Effort())
+    assert len(given) == 5
+    for number, (began_s, at_s) in enumerate(given):
+        assert at_s == pytest.approx(began_s + (1100.0 - began_s) / (5 - number))
 
 
 def test_a_part_of_what_is_left_ends_earlier() -> None:
