@@ -36,7 +36,7 @@ class CheckpointedMap:
     inner : callable
         Runs the tasks that are new: the built-in ``map``, a crew.
     on_done : callable
-        Called with the numbers of tasks taken from the folder and run, after every call.
+        Called with the numbers of tasks taken from the folder and run, after every task.
     """
 
     def __init__(self, folder: Path, inner: MapTasks, *, on_done: Callable[[int, int], None]) -> None:

@@ -67,6 +67,7 @@ class WorkerProcess:
             "MOEPLAN_DATABASE_URL": settings.database.render_as_string(hide_password=False),
             "MOEPLAN_DATA_DIR": str(settings.data_dir),
             "MOEPLAN_ENGINE_TIMEOUT_S": str(settings.engine_timeout_s),
+            "MOEPLAN_PLAN_WORKERS": str(settings.plan_workers),
         }
         self.id = worker_id
         self.log = settings.data_dir / f"{worker_id}.log"

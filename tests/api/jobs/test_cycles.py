@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from api import planning
 from api.jobs import rebalance_steps, rebalance_work, trace_works
 from api.jobs.rebalance_cycle import RunningCycle, open_cycle
 from api.jobs.running import JobRun
@@ -72,6 +74,28 @@ def test_a_proposal_waits_for_approval_and_a_newer_one_takes_its_place(service: 
         plan_service.decide(session, ACTOR, newer, PlanState.APPROVED, why="looks good")
         assert newer.state is PlanState.APPROVED
     assert schedule_of(service, schedule_id).last_success_at == second.created_at
+
+
+@pytest.mark.parametrize("plan_workers", [3, "ray"])
+def test_a_cycles_plan_is_searched_by_the_workers_that_are_set(
+    migrated_sqlite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan_workers: int | str
+) -> None:
+    file = tmp_path / "moeplan.db"
+    file.write_bytes(migrated_sqlite.read_bytes())
+    asked: list[Any] = []
+
+    @contextmanager
+    def none_started(workers: Any) -> Iterator[None]:
+        asked.append(workers)
+        yield None
+
+    monkeypatch.setattr(planning, "open_workers", none_started)
+    with (
+        service_on(f"sqlite:///{file}", tmp_path / "data", plan_workers=plan_workers) as service,
+        replay_engine() as url,
+    ):
+        cycle(service, scheduled(service, register(service, url)))
+    assert asked == [plan_workers]
 
 
 def test_what_is_applied_is_measured_and_then_traffic_has_not_drifted(service: Service) -> None:

@@ -6,10 +6,13 @@ import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from api.plan_request import PlanRequest
+from api.planning import plan_from_files
 from api.service import engines as engine_service
 from api.service import jobs as job_service
 from api.service import plans as plan_service
@@ -23,6 +26,7 @@ from api.store.models import Job
 from placement.layout import Layout
 from profiler.engine.client import EngineClient
 from profiler.engine.push import push
+from profiler.readers.options import ReadOptions
 from tests.api.services import (
     ACTOR,
     SLOTS_PER_GPU,
@@ -39,7 +43,7 @@ from tests.api.services import (
     wait_for_end,
 )
 
-HARD = {"gpus": 8, "nodes": 2, "slots_per_gpu": 12, "max_imbalance": 1.01}
+HARD: dict[str, Any] = {"gpus": 8, "nodes": 2, "slots_per_gpu": 12, "max_imbalance": 1.01}
 """Options under which :func:`hard_trace` takes some seconds to plan."""
 
 
@@ -187,6 +191,27 @@ def test_a_killed_workers_job_goes_on_where_it_was(service: Service, hard_trace:
         told = [event.kind for event in jobs.events_after(session, job_id, 0)]
     assert told.count("resumed") == 1
     assert not folder.exists()
+
+
+def test_a_plan_on_several_processes_is_the_same_also_when_its_worker_is_killed(
+    migrated_sqlite: Path, tmp_path: Path, hard_trace: bytes
+) -> None:
+    file = tmp_path / "moeplan.db"
+    shutil.copy(migrated_sqlite, file)
+    with service_on(f"sqlite:///{file}", tmp_path / "data", plan_workers=2) as service:
+        trace_id = ready_trace(service, hard_trace)
+        with WorkerProcess(service.settings, "w1") as first:
+            plan_id, job_id = ask_for_plan(service, [trace_id], **HARD)
+            folder = service.settings.data_dir / "checkpoints" / job_id
+            wait_for(lambda: len(list(folder.glob("*.npz"))) >= 3, what="three batches of layers")
+            first.kill()
+        with WorkerProcess(service.settings, "w2"):
+            assert succeeded(service.database, job_id).attempts == 2
+        with service.database.reading() as session:
+            found = plans.find(session, plan_id)
+            recording = service.files.path(str(traces.find(session, trace_id).sha256))
+    alone = plan_from_files([recording], ReadOptions(), PlanRequest(**HARD))
+    assert found.layout_hash == alone.layout.hash
 
 
 def test_a_worker_killed_while_it_pushes_does_not_push_twice(service: Service) -> None:
