@@ -20,7 +20,7 @@ from placement.plan_header import PlanInput, PlannedModel, PlanOptions
 from placement.planner import Effort, Setting, make_plan, solve_problem, solve_with_pareto
 from placement.problem import Objective, Problem
 from placement.slots import smallest_slots_per_gpu
-from placement.solver import MapTasks
+from placement.solver import MapTasks, Watch, unwatched
 from placement.step_time import Step
 from placement.token_sample import take_sample
 from placement.tokens import WindowTokens
@@ -41,11 +41,12 @@ def plan_from_files(
     *,
     progress: Callable[[float], None] | None = None,
     around_map: Callable[[MapTasks], MapTasks] | None = None,
+    watch: Watch = unwatched,
 ) -> Plan:
     """Read recordings, solve, judge and return the plan.
 
     ``around_map`` is given the map that runs the search and returns the one to use instead, say one that remembers
-    results.
+    results. ``watch`` is told how the search goes, see :mod:`placement.solver.course`.
 
     Raises
     ------
@@ -54,7 +55,7 @@ def plan_from_files(
     """
     problem, setting = _prepare(paths, read, request)
     with open_workers(request.workers) as crew:
-        return _plan(problem, setting, request, crew=crew, progress=progress, around_map=around_map)
+        return _plan(problem, setting, request, crew=crew, progress=progress, around_map=around_map, watch=watch)
 
 
 def plans_by_window(
@@ -94,6 +95,7 @@ def _plan(
     crew: Crew | None,
     progress: Callable[[float], None] | None,
     around_map: Callable[[MapTasks], MapTasks] | None = None,
+    watch: Watch = unwatched,
 ) -> Plan:
     if _asks_for_tokens(problem, request) and setting.traces.planned_on is not None:
         sample = take_sample(setting.traces.planned_on, gpus=problem.topology.gpus, seed=request.seed)
@@ -103,10 +105,10 @@ def _plan(
     effort = Effort(seed=request.seed, time_limit_s=request.time_limit_s, threads=request.threads, map_tasks=map_tasks)
     moving_less: tuple[Layout, ...] = ()
     if request.pareto:
-        solution, moving_less = solve_with_pareto(problem, effort=effort, progress=progress)
+        solution, moving_less = solve_with_pareto(problem, effort=effort, progress=progress, watch=watch)
     else:
         fit_to = _target(request) if request.fit else None
-        problem, solution = solve_problem(problem, effort=effort, fit_to=fit_to, progress=progress)
+        problem, solution = solve_problem(problem, effort=effort, fit_to=fit_to, progress=progress, watch=watch)
     if fan_out is not None:
         solution = replace(solution, notices=(*solution.notices, *fan_out.notices))
     return make_plan(problem, solution, setting, moving_less=moving_less)

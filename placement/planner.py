@@ -17,7 +17,7 @@ from placement.plan_header import PlanInput, PlannedModel, PlanOptions
 from placement.problem import LocalScope, Problem
 from placement.score import loads_WLG
 from placement.solution import Solution, Status
-from placement.solver import MapTasks, fit, solve, solve_within_shares
+from placement.solver import MapTasks, Watch, fit, solve, solve_within_shares, unwatched
 from placement.step_time import Step
 
 OVERFLOW_TOLERANCE = 1e-8
@@ -89,6 +89,7 @@ def solve_problem(
     effort: Effort,
     fit_to: float | None = None,
     progress: Callable[[float], None] | None = None,
+    watch: Watch = unwatched,
 ) -> tuple[Problem, Solution]:
     """Solve, or find the fewest slots per GPU that reach the share ``fit_to``; return the problem really solved."""
     if fit_to is None:
@@ -99,6 +100,7 @@ def solve_problem(
             threads=effort.threads,
             map_tasks=effort.map_tasks,
             progress=progress,
+            watch=watch,
         )
         return problem, solution
     slots_per_gpu, solution = fit(
@@ -108,12 +110,18 @@ def solve_problem(
         time_limit_s=effort.time_limit_s,
         threads=effort.threads,
         map_tasks=effort.map_tasks,
+        progress=progress,
+        watch=watch,
     )
     return replace(problem, slots_per_gpu=slots_per_gpu), solution
 
 
 def solve_with_pareto(
-    problem: Problem, *, effort: Effort, progress: Callable[[float], None] | None = None
+    problem: Problem,
+    *,
+    effort: Effort,
+    progress: Callable[[float], None] | None = None,
+    watch: Watch = unwatched,
 ) -> tuple[Solution, tuple[Layout, ...]]:
     """Solve, and plan within parts of the free plan's moves; return the solution and the layouts of those plans."""
     solution, within = solve_within_shares(
@@ -124,6 +132,7 @@ def solve_with_pareto(
         threads=effort.threads,
         map_tasks=effort.map_tasks,
         progress=progress,
+        watch=watch,
     )
     return solution, tuple(each.layout for each in within)
 

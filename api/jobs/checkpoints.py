@@ -45,6 +45,7 @@ class CheckpointedMap:
         self._on_done = on_done
         self._taken = 0
         self._run = 0
+        self._own: set[Path] = set()  # a search may give the same task twice
 
     def __call__(self, run: Callable[[SearchTask], Plans], tasks: Iterable[SearchTask]) -> list[Plans]:
         """Apply ``run`` to every task whose result is not kept yet; results in the order of the tasks."""
@@ -59,6 +60,7 @@ class CheckpointedMap:
             self._run += 1
             if not new.surely_whole_until.passed:  # cut short, it would depend on the clock
                 self._keep(new.file, plans)
+                self._own.add(new.file)
             self._on_done(self._taken, self._run)
             yield plans
         yield from self._kept_first(waiting)
@@ -75,8 +77,8 @@ class CheckpointedMap:
 
     def _kept_first(self, waiting: deque[_Waiting]) -> Iterator[Plans]:
         while waiting and (kept := waiting[0].kept) is not None:
-            waiting.popleft()
-            self._taken += 1
+            own = waiting.popleft().file in self._own
+            self._taken, self._run = self._taken + (not own), self._run + own
             self._on_done(self._taken, self._run)
             yield kept
 

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from api.jobs.checkpoints import CheckpointedMap
 from api.jobs.linked_files import linked
+from api.jobs.search_course import CourseTeller
 from api.jobs.task_process import Json
 from api.planning import plan_from_files
 from api.service.plan_options import read_options_of, request_of
+from api.service.search_course import SEARCH
 from profiler.plan_file import write_plan
 
 
-def run(request: Json, progress: Callable[[float, str], None]) -> Json:
+class Report(Protocol):
+    """Where a task tells how it goes; see :class:`api.jobs.tasks.Report`."""
+
+    def __call__(self, share: float, step: str) -> None: ...
+
+    def event(self, kind: str, data: Json) -> None: ...
+
+
+def run(request: Json, report: Report) -> Json:
     """Plan from recordings and write the plan.
 
     Parameters
@@ -31,7 +40,9 @@ def run(request: Json, progress: Callable[[float, str], None]) -> Json:
     def on_done(taken: int, run: int) -> None:
         nonlocal searched
         before = f", {taken} of them before the worker died" if taken else ""
-        searched = f"{taken + run} batches of layers searched{before}"
+        searched = f"{taken + run} {'batch' if taken + run == 1 else 'batches'} of layers searched{before}"
+
+    course = CourseTeller(lambda point: report.event(SEARCH, point))
 
     def around_map(inner: Any) -> CheckpointedMap:
         return CheckpointedMap(Path(request["checkpoints"]), inner, on_done=on_done)
@@ -48,9 +59,11 @@ def run(request: Json, progress: Callable[[float, str], None]) -> Json:
             inputs,
             read_options_of(request["options"]),
             asked,
-            progress=lambda share: progress(0.98 * share, searched or "reading and bounding"),
+            progress=lambda share: report(0.98 * share, searched or "reading and bounding"),
             around_map=around_map,
+            watch=course,
         )
+    course.end()
     write_plan(plan, Path(request["out"]))
     return {
         "status": str(plan.status),

@@ -65,9 +65,11 @@ def _solve(run: JobRun, current: Json) -> Json:
             "plan",
             {**_request(run, current), "out": str(out)},
             on_progress=run.report,
+            on_event=run.tell,
             require_going_on=run.require_going_on,
             grace_s=SOLVE_GRACE_S,
         )
+        run.write_down()
         stored = run.service.files.put_file(out)
     shutil.rmtree(checkpoint_folder(run.service.settings.data_dir, run.job_id), ignore_errors=True)
     return {**made, **asdict(stored)}

@@ -58,6 +58,8 @@ class JobRun:
 
     _reported_s: float = field(default=float("-inf"), init=False)
     _reported_step: str = field(default="", init=False)
+    _told: list[tuple[str, Json]] = field(default_factory=list, init=False)
+    _wrote_s: float = field(default=float("-inf"), init=False)
 
     @property
     def actor(self) -> Actor:
@@ -94,8 +96,28 @@ class JobRun:
             self.require_mine(session)
             jobs.report(session, self.job_id, progress=begin + (end - begin) * progress, step=step)
 
+    def tell(self, kind: str, data: Json) -> None:
+        """Add an event for those who follow the job; written down with others, at most once a second."""
+        self._told.append((kind, data))
+        self._write_down_when_due()
+
+    def write_down(self) -> None:
+        """Write down the events that wait. Raises :class:`JobStopped` when the job must not go on."""
+        told, self._told, self._wrote_s = self._told, [], time.monotonic()
+        if not told:
+            return
+        with self.service.database.writing() as session:
+            self.require_mine(session)
+            for kind, data in told:
+                jobs.say(session, self.job_id, kind, **data)
+
+    def _write_down_when_due(self) -> None:
+        if self._told and time.monotonic() - self._wrote_s >= REPORT_EVERY_S:
+            self.write_down()
+
     def require_going_on(self) -> None:
         """Raise :class:`JobStopped` when the job was cancelled; end when it is another worker's by now."""
+        self._write_down_when_due()
         with self.service.database.reading() as session:
             self._check(jobs.find(session, self.job_id))
 

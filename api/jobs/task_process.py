@@ -42,6 +42,7 @@ def run_task(
     on_progress: Callable[[float, str], None],
     require_going_on: Callable[[], None],
     grace_s: float,
+    on_event: Callable[[str, Json], None] | None = None,
 ) -> Json:
     """Run a task of :mod:`api.jobs.tasks` and return its value.
 
@@ -54,6 +55,8 @@ def run_task(
         Called several times a second; what it raises ends the process and is raised here.
     grace_s
         Between asking the process to end and ending it.
+    on_event
+        Called with the kind and the data of whatever else the task tells.
 
     Raises
     ------
@@ -77,7 +80,7 @@ def run_task(
         reader.start()
     try:
         _send(process, request)
-        return _follow(process, answers, notes, on_progress, require_going_on)
+        return _follow(process, answers, notes, on_progress, on_event or _unheard, require_going_on)
     finally:
         _end(process, grace_s=grace_s)
         for reader in readers:
@@ -97,6 +100,7 @@ def _follow(
     answers: SimpleQueue[Json | None],
     notes: list[str],
     on_progress: Callable[[float, str], None],
+    on_event: Callable[[str, Json], None],
     require_going_on: Callable[[], None],
 ) -> Json:
     looked_s = time.monotonic()
@@ -116,9 +120,15 @@ def _follow(
             raise TaskFailed(answer["error"])
         if "progress" in answer:
             on_progress(float(answer["progress"]), str(answer["step"]))
+        if "event" in answer:
+            on_event(str(answer["event"]), answer["data"])
         if time.monotonic() - looked_s >= POLL_S:
             looked_s = time.monotonic()
             require_going_on()
+
+
+def _unheard(_: str, __: Json) -> None:
+    """Nobody asked for events."""
 
 
 def _how_it_ended(code: int, said: str) -> str:

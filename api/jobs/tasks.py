@@ -21,12 +21,24 @@ TASKS: Mapping[str, str] = {
     "import": "api.jobs.import_task",
     "capture": "api.jobs.capture_task",
 }
-"""Modules with a function ``run(request, progress)``; imported when asked for, since some take seconds."""
+"""Modules with a function ``run(request, report)``; imported when asked for, since some take seconds."""
 
 UNWIND_S = 30.0
 """What is left of a task whose worker is gone ends after so long: C++ code does not unwind."""
 
-Progress = Callable[[float, str], None]
+
+class Report:
+    """Tells the worker how a task goes: called with the share done and what is being done."""
+
+    def __init__(self, answers: IO[str]) -> None:
+        self._answers = answers
+
+    def __call__(self, share: float, step: str) -> None:
+        _answer(self._answers, {"progress": share, "step": step})
+
+    def event(self, kind: str, data: Json) -> None:
+        """Tell of something that people who follow the job may want to know."""
+        _answer(self._answers, {"event": kind, "data": data})
 
 
 def main(arguments: list[str]) -> int:
@@ -35,13 +47,10 @@ def main(arguments: list[str]) -> int:
     request: Json = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_live_with_worker, daemon=True).start()
 
-    def progress(share: float, step: str) -> None:
-        _answer(answers, {"progress": share, "step": step})
-
     try:
         with termination_unwinds():
-            run: Callable[[Json, Progress], Json] = import_module(TASKS[arguments[0]]).run
-            _answer(answers, {"value": run(request, progress)})
+            run: Callable[[Json, Report], Json] = import_module(TASKS[arguments[0]]).run
+            _answer(answers, {"value": run(request, Report(answers))})
     except CodedError as error:
         _answer(answers, {"error": error_json(error)})
     except MemoryError:

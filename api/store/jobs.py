@@ -68,6 +68,12 @@ def events_after(session: Session, job_id: str, number: int, *, limit: int = 500
     return session.scalars(query.order_by(JobEvent.number).limit(limit)).all()
 
 
+def events_of_kind(session: Session, job_id: str, kind: str, *, limit: int) -> Sequence[JobEvent]:
+    """Return the newest of a job's events of one kind, oldest first."""
+    query = select(JobEvent).where(JobEvent.job_id == job_id, JobEvent.kind == kind)
+    return session.scalars(query.order_by(JobEvent.number.desc()).limit(limit)).all()[::-1]
+
+
 def with_events(session: Session, *, ended_before: datetime, limit: int) -> Sequence[str]:
     """Return jobs that ended long ago and whose events are still there."""
     # The oldest event comes first in the order of the primary key: as a rule nothing more is read.

@@ -15,6 +15,8 @@ How a plan is made (one file per step):
    ``staying``, ``sticky``: as few moves as an equally good plan needs.
 8. ``proofs``: what is proven; ``notices``: what has to be said.
 
+``course`` follows all that: the best plan so far beside what is proven.
+
 ``quick`` is steps 1 to 3 alone, from numpy: what an engine that balances itself has time for. It must import where
 OR-Tools is not installed, so this package then offers nothing else.
 """
@@ -23,10 +25,20 @@ from __future__ import annotations
 
 try:
     from placement.solver.batches import MapTasks
+    from placement.solver.course import Figure, Standing, Watch, unwatched
     from placement.solver.fit import fit
     from placement.solver.solve import solve, solve_within_shares
 except ModuleNotFoundError as missing:
     if (missing.name or "").partition(".")[0] != "ortools":
         raise
 
-__all__ = ["MapTasks", "fit", "solve", "solve_within_shares"]
+__all__ = [
+    "Figure",
+    "MapTasks",
+    "Standing",
+    "Watch",
+    "fit",
+    "solve",
+    "solve_within_shares",
+    "unwatched",
+]

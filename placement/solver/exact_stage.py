@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,6 +41,10 @@ BY_LAYER = "Lagrangian dual of the windows' budgets, every layer solved by CP-SA
 UNDER_CAP = ", imbalance <= {cap:.6g} in every window"
 
 
+def _untold(_: Proofs) -> None:
+    """Tell nobody what is proven."""
+
+
 @dataclass(frozen=True, eq=False)
 class ExactStage:
     """Exact models of small layers; does nothing where layers are large.
@@ -49,10 +54,13 @@ class ExactStage:
     instance : Instance
     effort : ExactEffort
         For the whole problem; shared out over layers and rounds.
+    prove : callable
+        Told what is proven after every round.
     """
 
     instance: Instance
     effort: ExactEffort
+    prove: Callable[[Proofs], None] = _untold
 
     @property
     def applies(self) -> bool:
@@ -72,7 +80,7 @@ class ExactStage:
             return proofs
         if self._joint:
             refined = peaks_jointly(self.instance, pool.best_balanced(), effort=self.effort)
-            pool.columns.append(refined.plans)
+            pool.add([refined.plans])
             return proofs.with_imbalance(refined.bound * (1 - ROUNDING), TOGETHER.format(under=""))
         # With one window its price is 1 in every round.
         rounds = min(ROUNDS, self.instance.windows)
@@ -82,8 +90,9 @@ class ExactStage:
                 break
             start = pool.cheapest(price_W=price_W, local_weight=0.0)
             refined = peaks_at_prices(self.instance, start, price_W=price_W, effort=self._per_round(rounds))
-            pool.columns.append(refined.plans)
+            pool.add([refined.plans])
             proofs = proofs.with_imbalance(refined.bound * (1 - ROUNDING), BY_LAYER.format(under=""))
+            self.prove(proofs)
         return proofs
 
     def localise(self, pool: Pool, proofs: Proofs, *, cap: float) -> Proofs:
@@ -94,7 +103,7 @@ class ExactStage:
         if self._joint:
             start = pool.best_under_cap(cap) or pool.best_balanced()
             refined = local_jointly(self.instance, start, cap=cap, effort=self.effort)
-            pool.columns.append(refined.plans)
+            pool.add([refined.plans])
             return proofs.with_local(refined.bound * (1 + ROUNDING), TOGETHER.format(under=under))
         for _ in range(ROUNDS):
             found = prices_under_cap(pool.master(), cap=cap)
@@ -102,8 +111,9 @@ class ExactStage:
                 break
             start = pool.cheapest(price_W=found[1], local_weight=1.0)
             refined = local_at_prices(self.instance, start, cap=cap, price_W=found[1], effort=self._per_round(ROUNDS))
-            pool.columns.append(refined.plans)
+            pool.add([refined.plans])
             proofs = proofs.with_local(refined.bound * (1 + ROUNDING), BY_LAYER.format(under=under))
+            self.prove(proofs)
         self._spend_slack(pool, proofs, cap=cap)
         return proofs
 
@@ -113,4 +123,4 @@ class ExactStage:
         if best is None or best.local >= proofs.local * (1 - CLOSED) or self.effort.deadline.passed:
             return
         slack_W = np.maximum(0.0, cap - best.peak_WL.sum(axis=1))
-        pool.columns.append(local_with_slack(self.instance, best, slack_W=slack_W, effort=self._per_round(ROUNDS)))
+        pool.add([local_with_slack(self.instance, best, slack_W=slack_W, effort=self._per_round(ROUNDS))])

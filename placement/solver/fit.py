@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from placement.problem import LocalScope, Problem
 from placement.slots import smallest_slots_per_gpu
 from placement.solution import Solution, Status
 from placement.solver.batches import MapTasks
+from placement.solver.course import Watch, unwatched
 from placement.solver.deadline import Deadline
 from placement.solver.instance import instance_of
 from placement.solver.overflow_limit import OVERFLOW_CAP_UNREACHABLE
@@ -31,6 +33,8 @@ def fit(
     time_limit_s: float | None = None,
     threads: int = 1,
     map_tasks: MapTasks | None = None,
+    progress: Callable[[float], None] | None = None,
+    watch: Watch = unwatched,
 ) -> tuple[int, Solution]:
     """Find the fewest slots per GPU whose plan reaches ``local_target`` on the demand, and that plan.
 
@@ -50,6 +54,11 @@ def fit(
         For all plans together.
     threads, map_tasks
         As in :func:`solve`.
+    progress
+        Called with a part that is done, never going back. How many numbers of slots must be tried is not known: each is
+        taken for half of what is left.
+    watch
+        As in :func:`solve`, for one number of slots after the other.
 
     Returns
     -------
@@ -69,11 +78,19 @@ def fit(
     started_s = time.perf_counter()
     deadline = Deadline.after(time_limit_s)
     needed, last = _range(problem, local_target, most_slots_per_gpu)
-    for slots_per_gpu in range(min(needed, last), last + 1):
+    for tries, slots_per_gpu in enumerate(range(min(needed, last), last + 1)):
         tried = _with_slots(problem, slots_per_gpu)
         left_s = None if time_limit_s is None else deadline.left_s
         try:
-            solution = solve(tried, seed=seed, time_limit_s=left_s, threads=threads, map_tasks=map_tasks)
+            solution = solve(
+                tried,
+                seed=seed,
+                time_limit_s=left_s,
+                threads=threads,
+                map_tasks=map_tasks,
+                progress=_half_of_the_rest(progress, tries),
+                watch=watch,
+            )
         except Infeasible:  # so few slots overflow whatever the layout
             if slots_per_gpu == last:
                 raise
@@ -91,6 +108,10 @@ def fit(
         notices = (*solution.notices, Notice("LOCAL_TARGET_MISSED", detail))
         solution = replace(solution, status=Status.TARGET_MISSED, notices=notices)
     return slots_per_gpu, solution
+
+
+def _half_of_the_rest(progress: Callable[[float], None] | None, tries: int) -> Callable[[float], None] | None:
+    return None if progress is None else lambda done: progress(1 - 0.5**tries * (1 - done / 2))
 
 
 def _range(problem: Problem, local_target: float, most_slots_per_gpu: int | None) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,13 +36,21 @@ CAP_SLACK = 1e-12
 """Rounding: a plan whose imbalance exceeds its cap by this part is still within it."""
 
 
+def _unseen(_: Plans) -> None:
+    """Show plans to nobody."""
+
+
 @dataclass(eq=False)
 class Pool:
-    """The columns found so far; each holds a layout of every layer, and layers mix freely."""
+    """The columns found so far; each holds a layout of every layer, and layers mix freely.
+
+    ``see`` is shown every column that is added.
+    """
 
     searcher: Searcher
     effort: Effort
     columns: list[Plans] = field(default_factory=list)
+    see: Callable[[Plans], None] = _unseen
 
     @property
     def windows(self) -> int:
@@ -50,6 +59,12 @@ class Pool:
     @property
     def out_of_time(self) -> bool:
         return self.searcher.deadline.passed
+
+    def add(self, columns: Iterable[Plans]) -> None:
+        """Keep columns."""
+        for plans in columns:
+            self.columns.append(plans)
+            self.see(plans)
 
     def cheapest(self, *, price_W: Floats, local_weight: float) -> Plans:
         """Take every layer's cheapest column at these prices."""
@@ -63,9 +78,8 @@ class Pool:
 
     def search_from(self, slots_LGP: Slots, *, price_W: Floats, local_weight: float) -> None:
         """Improve the given layouts at these prices, and keep the result as a column."""
-        self.columns.append(
-            self.searcher.improve(slots_LGP, price_W=price_W, local_weight=local_weight, effort=self.effort)
-        )
+        found = self.searcher.improve(slots_LGP, price_W=price_W, local_weight=local_weight, effort=self.effort)
+        self.add([found])
 
     def master(self) -> Columns:
         return Columns(

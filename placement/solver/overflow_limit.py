@@ -131,7 +131,7 @@ def keep_overflow_below(stages: Stages, outcome: Outcome, limit: OverflowLimit, 
         return outcome
     localises = stages.localises(objective)
     pool = stages.pool
-    pool.columns.append(outcome.plans)
+    pool.add([outcome.plans])
     for price_W in _ladder(stages.instance.windows):
         if pool.out_of_time:
             break

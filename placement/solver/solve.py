@@ -10,6 +10,7 @@ from placement.dispatch import Dispatch
 from placement.problem import Objective, Problem
 from placement.solution import Solution, Status
 from placement.solver.batches import MapTasks, Searcher, task_map
+from placement.solver.course import Stage, Watch, course_of, unwatched
 from placement.solver.deadline import Deadline
 from placement.solver.exact_stage import ExactStage
 from placement.solver.generation import Pool
@@ -59,6 +60,7 @@ def solve(
     map_tasks: MapTasks | None = None,
     exact_seconds: float | None = None,
     progress: Callable[[float], None] | None = None,
+    watch: Watch = unwatched,
 ) -> Solution:
     """Plan a layout.
 
@@ -81,6 +83,9 @@ def solve(
         leaves every layer to the local search.
     progress
         Called with the part that is done, 0..1, never going back.
+    watch
+        Called with the best plan so far and the bound whenever one of them changes; see
+        :mod:`placement.solver.course`.
 
     Returns
     -------
@@ -99,9 +104,10 @@ def solve(
 
         def base(same: Problem) -> list[Solution]:
             limit_s = effort.base_limit_s if copies_count(same) else time_limit_s
-            return [solve(for_locality(same), **effort.base(limit_s), exact_seconds=exact_seconds)]
+            seen = unwatched if copies_count(same) else watch
+            return [solve(for_locality(same), **effort.base(limit_s), exact_seconds=exact_seconds, watch=seen)]
 
-        return solve_traffic(problem, base, effort=effort, report=progress or _silent)[0]
+        return solve_traffic(problem, base, effort=effort, report=progress or _silent, watch=watch)[0]
     if problem.objective is Objective.STEP_TIME and problem.step is not None:
         return solve_step_time(
             problem,
@@ -112,12 +118,14 @@ def solve(
             seed=seed,
             time_limit_s=time_limit_s,
             progress=progress or _silent,
+            watch=watch,
         )
     (solution,) = _solutions(
         problem,
         lambda _: (problem.max_moved_slots,),
         effort=_Effort(seed, time_limit_s, threads, exact_seconds, map_tasks),
         report=progress or _silent,
+        watch=watch,
     )
     return solution
 
@@ -131,6 +139,7 @@ def solve_within_shares(
     threads: int = 1,
     map_tasks: MapTasks | None = None,
     progress: Callable[[float], None] | None = None,
+    watch: Watch = unwatched,
 ) -> tuple[Solution, tuple[Solution, ...]]:
     """Plan as :func:`solve` does, and once more within each of several shares of the moves of a free plan.
 
@@ -140,6 +149,8 @@ def solve_within_shares(
         Of the slots that the plan without ``max_moved_slots`` moves, 0..1, ascending.
     seed, time_limit_s, threads, map_tasks, progress
         As in :func:`solve`; the limit is for all plans together.
+    watch
+        As in :func:`solve`, for the first plan.
 
     Returns
     -------
@@ -154,10 +165,11 @@ def solve_within_shares(
 
         def bases(same: Problem) -> list[Solution]:
             limit_s = effort.base_limit_s if copies_count(same) else time_limit_s
-            free, less = solve_within_shares(for_locality(same), shares, **effort.base(limit_s))
+            seen = unwatched if copies_count(same) else watch
+            free, less = solve_within_shares(for_locality(same), shares, **effort.base(limit_s), watch=seen)
             return [free, *less]
 
-        first, *others = solve_traffic(problem, bases, effort=effort, report=progress or _silent)
+        first, *others = solve_traffic(problem, bases, effort=effort, report=progress or _silent, watch=watch)
         return first, tuple(others)
 
     def budgets(moved: int) -> list[int | None]:
@@ -170,6 +182,7 @@ def solve_within_shares(
         budgets,
         effort=_Effort(seed, time_limit_s, threads, None, map_tasks),
         report=progress or _silent,
+        watch=watch,
     )
     return first, tuple(reversed(others))
 
@@ -201,6 +214,7 @@ def _solutions(
     *,
     effort: _Effort,
     report: Callable[[float], None],
+    watch: Watch,
 ) -> list[Solution]:
     """Plan freely, then within every budget of moves that is made of the moves of the free plan (None: any)."""
     started_s = time.perf_counter()
@@ -208,19 +222,25 @@ def _solutions(
     instance = instance_of(problem)
     limit = limit_of(problem, instance)
     proofs = first_proofs(problem)
-    solutions = []
+    course = course_of(problem, proofs, watch)
+    solutions: list[Solution] = []
     with task_map(effort.threads, effort.map_tasks) as map_tasks:
-        pool = Pool(Searcher(instance, map_tasks, deadline, effort.seed), effort_for(instance))
-        exact = ExactStage(instance, effort.exact(deadline))
-        stages = Stages(instance, problem.demand.moe_layers, pool, exact, proofs, report)
+        searcher = Searcher(instance, map_tasks, deadline, effort.seed)
+        pool = Pool(searcher, effort_for(instance), see=course.see)
+        exact = ExactStage(instance, effort.exact(deadline), prove=course.prove)
+        stages = Stages(instance, problem.demand.moe_layers, pool, exact, proofs, report, course)
         free = stages.run(problem.objective, cap=problem.max_imbalance)
+        course.settle(free.plans, Stage.SEARCH)
         if problem.hedge and localises(problem):
             free = hedge(stages, free, part=problem.hedge, least_local=problem.least_local)
+            course.settle(free.plans, Stage.HEDGE)
         if limit is not None:
             free = keep_overflow_below(stages, free, limit, objective=problem.objective)
+            course.settle(free.plans, Stage.OVERFLOW)
         if problem.current is not None:
             near = stay_close(stages, free, running_slots(problem), objective=problem.objective)
             free = near if limit is None or limit.worst(near.plans) <= limit.allowed(free.plans) else free
+            course.settle(free.plans, Stage.STAY)
         budgets = budgets_of(moved_slots(free.plans.slots_LGP, running_slots(problem), experts=instance.experts))
         for most_moved, outcome in zip(budgets, _within(stages, problem, free, budgets, limit), strict=True):
             late = deadline.passed
@@ -229,6 +249,9 @@ def _solutions(
                 outcome = replace(outcome, proofs=proofs)
             elif not late:
                 outcome = _with_more_proofs(problem, outcome, effort_s=effort.bound_s(deadline))
+            if not solutions:  # the plan that was asked for; those that move less follow
+                course.settle(outcome.plans, Stage.MOVES)
+                course.prove(outcome.proofs)
             within = replace(problem, max_moved_slots=most_moved)
             over_limit = overflow_notices(within, limit, outcome.plans)
             solutions.append(

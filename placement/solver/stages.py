@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placement.problem import LocalScope, Objective
+from placement.solver.course import Course
 from placement.solver.exact_stage import ExactStage
 from placement.solver.generation import (
     CAP_SLACK,
@@ -61,6 +62,7 @@ class Stages:
     exact: ExactStage
     proofs: Proofs
     progress: Callable[[float], None]
+    course: Course
 
     def run(self, objective: Objective, *, cap: float) -> Outcome:
         """Plan for an objective; where nothing is local, for balance."""
@@ -75,8 +77,11 @@ class Stages:
         """Minimise the worst window, down to ``good_enough`` or close to the bound; the cap is only passed on."""
         self._search_balanced(good_enough=good_enough or self._even_enough)
         proofs = self.proofs
-        if self.pool.best_balanced().imbalance > proofs.imbalance * (1 + CLOSE_ENOUGH):
+        best = self.pool.best_balanced()
+        self.course.see(best)
+        if best.imbalance > proofs.imbalance * (1 + CLOSE_ENOUGH):
             proofs = self.exact.balance(self.pool, proofs)
+            self.course.prove(proofs)
         return Outcome(self.pool.best_balanced(), cap, proofs)
 
     @property
@@ -111,26 +116,30 @@ class Stages:
         The first search is that of :meth:`balance` and knows no other columns, so that balance is never worse than
         what is found here.
         """
-        flattest = replace(self, pool=Pool(self.pool.searcher, self.pool.effort), progress=_unreported)
+        alone = Pool(self.pool.searcher, self.pool.effort, see=self.course.see)
+        flattest = replace(self, pool=alone, progress=_unreported)
         found = flattest.balance(cap, good_enough=min(cap, self._even_enough))
         # The plan itself too: what mixes its columns anew is not sure to find it among so many.
-        self.pool.columns.extend([*flattest.pool.columns, found.plans])
+        self.pool.add([*flattest.pool.columns, found.plans])
         smallest = found.plans.imbalance
         cap = smallest if smallest > cap * (1 + CAP_SLACK) else cap
+        self.course.loosen(cap, self.pool.columns)
         localise(self.pool, cap=cap, close_enough=self.proofs.local * (1 - CLOSE_ENOUGH))
         return self._close_gap(cap, found.proofs)
 
     def _close_gap(self, cap: float, proofs: Proofs) -> Outcome:
         plans = self.pool.best_under_cap(cap) or self.pool.best_balanced()
+        self.course.see(plans)
         if plans.local < proofs.local * (1 - CLOSE_ENOUGH):
             proofs = self.exact.localise(self.pool, proofs, cap=cap)
+            self.course.prove(proofs)
             plans = self.pool.best_under_cap(cap) or plans
         return Outcome(plans, cap, proofs)
 
     def _start_balanced(self) -> None:
         """Replica counts by load, under two views of several windows: their sum, and the worst of them."""
         starts = [self._packed(view_WLE) for view_WLE in self._views()]
-        self.pool.columns.extend(starts)
+        self.pool.add(starts)
         for plans in starts:
             if not self.pool.out_of_time:
                 self.pool.search_from(
@@ -139,9 +148,8 @@ class Stages:
 
     def _start_local(self, most_local_LEG: Bools) -> None:
         """Most local hosts, then layouts between those and balance, then swaps that cost hardly any locality."""
-        instance, columns = self.instance, self.pool.columns
-        columns.append(plans_of(instance, slots_of_hosts(most_local_LEG)))
-        columns.append(self._packed(self._views()[-1]))
+        instance = self.instance
+        self.pool.add([plans_of(instance, slots_of_hosts(most_local_LEG)), self._packed(self._views()[-1])])
         if instance.value_LEM.shape[2] == 1 and instance.scope is LocalScope.GPU:
             # Only the numbers of replicas matter for locality, so every packing of them is a start.
             self._add_family()
@@ -152,7 +160,7 @@ class Stages:
         for replicas_LE in replica_family(self.instance, members=FAMILY):
             if self.pool.out_of_time:
                 return
-            self.pool.columns.append(plans_of(self.instance, pack(self.instance, replicas_LE)))
+            self.pool.add([plans_of(self.instance, pack(self.instance, replicas_LE))])
 
     def _packed(self, view_WLE: Floats) -> Plans:
         instance = self.instance

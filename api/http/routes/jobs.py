@@ -17,9 +17,10 @@ from api.errors import BadRequest
 from api.http.edge import Admin, Answer, Pages, Reader
 from api.http.problems import documented
 from api.http.schemas.common import PageOut, ReasonIn
-from api.http.schemas.jobs import JobOut
+from api.http.schemas.jobs import CourseOut, JobOut
 from api.service import jobs as job_service
 from api.service.context import Service
+from api.service.search_course import course_of_job
 from api.states import JobState
 from api.store import jobs
 from api.store.columns import iso
@@ -54,6 +55,13 @@ def get_job(job_id: str, edge: Reader) -> JobOut:
         return JobOut.of(jobs.find(session, job_id))
 
 
+@router.get("/{job_id}/course", response_model=CourseOut, responses=documented(404))
+def get_course(job_id: str, edge: Reader) -> CourseOut:
+    """Show how the search of a plan goes: the best plan so far and the proven bound, over time."""
+    with edge.service.database.reading() as session:
+        return CourseOut.of(job_id, course_of_job(session, job_id))
+
+
 @router.post("/{job_id}/cancel", status_code=202, response_model=JobOut, responses=documented(404, 409))
 def cancel_job(job_id: str, edge: Admin, body: ReasonIn | None = None) -> Response:
     """Stop a job: at once while it waits, within two seconds while it solves. A push is never cut off."""
@@ -78,7 +86,12 @@ async def follow_job(
     edge: Reader,
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", max_length=20)] = None,
 ) -> StreamingResponse:
-    """Follow a job as server-sent events; after a break `Last-Event-ID` goes on where it was."""
+    """Follow a job as server-sent events; after a break `Last-Event-ID` goes on where it was.
+
+    Kinds of events, each with `at`: `state` (`state`, `sentence`; at the end `error` or `result`), `progress`
+    (`progress` from 0 to 1, `step`), `search` (a point of the course of a plan's search, at most fifty while the time
+    grows by a factor e; fields as in `/course`), `resumed` (`after`, `attempt`).
+    """
     after = _number(last_event_id)
     service = edge.service
     await run_in_threadpool(_find, service, job_id)

@@ -9,8 +9,9 @@ from fastapi import Query, Request, Response
 from api.http.edge import Reader
 from api.pages.rendering import pages_of
 from api.pages.routes import page_router
-from api.pages.views.jobs import progress_points, subject_address
+from api.pages.views.jobs import PLANS, course_view, progress_points, subject_address, told_events
 from api.service import page_rows
+from api.service.search_course import course_of_job
 from api.states import JobState
 
 router = page_router()
@@ -46,6 +47,7 @@ def show_job(request: Request, edge: Reader, job_id: str) -> Response:
     with edge.service.database.reading() as session:
         rows = page_rows.one_job(session, job_id)
         events = page_rows.job_events(session, job_id)
+        course = course_of_job(session, job_id)
     return pages_of(request).page(
         edge,
         "job.html.j2",
@@ -53,7 +55,9 @@ def show_job(request: Request, edge: Reader, job_id: str) -> Response:
         title=f"{rows.job.kind} job",
         rows=rows,
         job=rows.job,
-        events=events,
+        events=told_events(events),
         points=progress_points(events),
+        course=course_view(course),
+        searches=rows.job.kind in PLANS,
         subject_address=subject_address(rows.job),
     )

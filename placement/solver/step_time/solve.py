@@ -14,8 +14,9 @@ from placement.layout import Layout
 from placement.notice import Notice
 from placement.problem import Objective, Problem
 from placement.solution import Bound, Solution, Status
+from placement.solver.course import Course, Figure, Stage, Watch, unwatched
 from placement.solver.deadline import Deadline
-from placement.solver.instance import Ints, instance_of
+from placement.solver.instance import Floats, Ints, instance_of
 from placement.solver.plans import Plans, plans_of
 from placement.solver.starts import pack, replicas_by_load
 from placement.solver.step_time.counted import CountedTokens
@@ -57,6 +58,7 @@ def solve_step_time(
     seed: int,
     time_limit_s: float | None,
     progress: Callable[[float], None],
+    watch: Watch,
 ) -> Solution:
     """Plan for the least predicted time of a MoE layer.
 
@@ -71,6 +73,9 @@ def solve_step_time(
         Plans another objective of the same problem within a time limit.
     seed
         Of the exchanges that are drawn.
+    watch
+        Told how the search goes: first the mean over layers of the fastest plan to start from, then with every layer
+        that was searched.
 
     Returns
     -------
@@ -88,6 +93,11 @@ def solve_step_time(
     starts = [_moe_slots(problem, solution.layout) for solution in solutions.values()] + [_spread(problem)]
     layers = list(problem.demand.moe_layers)
     running_LGP = running_slots(problem)
+    proven = step_time_bound(problem)
+    course = Course(watch, Figure.MOE_LAYER_S, None, problem.slots_per_gpu, bound=proven.seconds)
+    start_L = None if watch is unwatched else _start_seconds(problem, step, starts)
+    if start_L is not None:
+        course.settle_figure(float(start_L.mean()), imbalance=None, stage=Stage.SEARCH)
     slots_LGP, seconds_L = [], []
     for index, layer in enumerate(layers):
         slots_GP, seconds = _best_of_layer(
@@ -95,10 +105,12 @@ def solve_step_time(
         )
         slots_LGP.append(slots_GP)
         seconds_L.append(seconds)
+        if start_L is not None:
+            start_L[index] = seconds
+            course.settle_figure(float(start_L.mean()), imbalance=None, stage=Stage.SEARCH)
         progress(0.5 + 0.5 * (index + 1) / len(layers))
     plans = plans_of(instance_of(problem), np.stack(slots_LGP))
     seconds = float(np.mean(seconds_L))
-    proven = step_time_bound(problem)
     reached = seconds <= proven.seconds * (1 + PROOF_TOLERANCE)
     # Tokens may have been thinned out, and what holds for the expectation need not hold for a static table.
     exact = problem.dispatch is not Dispatch.NEAREST_STATIC and not problem.counts_copies
@@ -148,6 +160,15 @@ def _moe_slots(problem: Problem, layout: Layout) -> Ints:
     layers = list(problem.demand.moe_layers)
     rows_LP = layout.slot_to_expert_LP[layers].astype(np.int64)
     return rows_LP.reshape(len(layers), problem.topology.gpus, problem.slots_per_gpu)
+
+
+def _start_seconds(problem: Problem, step: Step, starts: Sequence[Ints]) -> Floats:
+    """Predict every layer under the fastest of the plans to start from; float64 [L]."""
+    seconds_L = np.empty(len(problem.demand.moe_layers))
+    for index, layer in enumerate(problem.demand.moe_layers):
+        times, judged = layer_times(problem, step, layer), _tokens(problem, layer, JUDGED_NUMBERS)
+        seconds_L[index] = min(LayerSearch.start(times, each[index], judged).seconds for each in starts)
+    return seconds_L
 
 
 def _best_of_layer(

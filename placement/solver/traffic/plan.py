@@ -35,6 +35,10 @@ BISECTIONS = 8
 """Numbers of moves tried for a plan that is as good."""
 
 
+def _unseen(_: Plans) -> None:
+    """Show plans to nobody."""
+
+
 @dataclass(eq=False)
 class TrafficPool:
     """Layouts found so far, with their copies; layers mix freely.
@@ -48,6 +52,8 @@ class TrafficPool:
     fewest: dict[int, float] = field(default_factory=dict)
     """Proven lower bounds on the copies of small layers' tokens, by place among the MoE layers."""
     columns: list[Plans] = field(default_factory=list)
+    see: Callable[[Plans], None] = _unseen
+    """Shown every plan that is kept."""
 
     @property
     def instance(self) -> Instance:
@@ -55,12 +61,17 @@ class TrafficPool:
 
     def add(self, slots_LGP: Slots) -> None:
         """Measure layouts and keep them."""
-        self.columns.append(self.searcher.measured(slots_LGP))
+        self._keep(self.searcher.measured(slots_LGP))
 
     def search(self, slots_LGP: Slots, *, ceiling: float, effort: Effort) -> None:
         """Search from layouts under a ceiling, and keep what is found."""
         if not self.searcher.deadline.passed:
-            self.columns.extend(self.searcher.columns(slots_LGP, ceiling=ceiling, effort=effort))
+            for plans in self.searcher.columns(slots_LGP, ceiling=ceiling, effort=effort):
+                self._keep(plans)
+
+    def _keep(self, plans: Plans) -> None:
+        self.columns.append(plans)
+        self.see(plans)
 
     def fewest_copies(self) -> Plans | None:
         """Mix the columns for fewest copies with every window's imbalance at or below the cap."""

@@ -14,6 +14,7 @@ from placement.notice import Notice
 from placement.problem import Objective, Problem
 from placement.solution import Bound, Solution, Status
 from placement.solver.batches import MapTasks, task_map
+from placement.solver.course import Course, Figure, Stage, Watch
 from placement.solver.deadline import Deadline
 from placement.solver.instance import instance_of
 from placement.solver.overflow_limit import OVERFLOW_CAP_UNREACHABLE, limit_of, overflow_notices
@@ -75,6 +76,7 @@ def solve_traffic(
     *,
     effort: TrafficEffort,
     report: Callable[[float], None],
+    watch: Watch,
 ) -> list[Solution]:
     """Improve plans for locality until copies per token are few.
 
@@ -86,6 +88,8 @@ def solve_traffic(
     bases
         Plans for another objective; called with the same problem for locality. The first is the plan, the others
         move less, and each is improved within its own number of moves.
+    watch
+        Told how the search for the first plan goes, once there is a plan for locality.
 
     Returns
     -------
@@ -107,8 +111,10 @@ def solve_traffic(
         )
         return [_with_notice(each, Notice("TRAFFIC_NEEDS_TOKENS", detail)) for each in found]
     report(0.2)
+    course = Course(watch, Figure.GPUS_PER_TOKEN, found[0].max_imbalance, problem.slots_per_gpu)
     with task_map(effort.threads, effort.map_tasks) as map_tasks:
         pool = _pool(problem, problem.tokens, found[0], map_tasks, deadline, effort.seed)
+        pool.see = lambda plans: course.see_figure(-plans.local, imbalance=plans.imbalance)
         running_LGP = running_slots(problem) if problem.current is not None or len(found) > 1 else None
         if problem.max_moved_slots is not None:
             running_LGP = running_slots(problem)
@@ -119,9 +125,11 @@ def solve_traffic(
         plans = [_chosen(pool, base, problem, running_LGP, number) for number, base in enumerate(found)]
         if problem.max_moved_slots is None and running_LGP is None:
             plans = [_arranged(pool, each) for each in plans]
+    course.settle_figure(-plans[0].local, imbalance=plans[0].imbalance, stage=Stage.MOVES)
     late = deadline.passed
     # A sample's bound would say nothing about the recording.
     bound = None if late or not problem.tokens.is_whole else _bound(problem, problem.tokens, pool)
+    course.prove_figure(None if bound is None else bound.value)
     report(1.0)
     solutions = []
     for base, plan in zip(found, plans, strict=True):

@@ -70,6 +70,7 @@ NEEDED = {
     "GET /v1/decisions/{decision_id}": READ,
     "GET /v1/jobs": READ,
     "GET /v1/jobs/{job_id}": READ,
+    "GET /v1/jobs/{job_id}/course": READ,
     "GET /v1/jobs/{job_id}/events": READ,
     "POST /v1/jobs/{job_id}/cancel": ADMIN,
     "GET /v1/keys": ADMIN,

@@ -81,6 +81,21 @@ def carried_out(service: Service, job_id: str) -> Job:
     return job
 
 
+@dataclass(frozen=True)
+class _Report:
+    """What a task is given to tell how it goes."""
+
+    progress: Callable[[float, str], None]
+    on_event: Callable[[str, Json], None] | None
+
+    def __call__(self, share: float, step: str) -> None:
+        self.progress(share, step)
+
+    def event(self, kind: str, data: Json) -> None:
+        if self.on_event is not None:
+            self.on_event(kind, data)
+
+
 @pytest.fixture
 def tasks_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in this process what workers run in a process beside them, which takes seconds to start."""
@@ -95,8 +110,9 @@ def _run_here(
     on_progress: Callable[[float, str], None],
     require_going_on: Callable[[], None],
     grace_s: float,
+    on_event: Callable[[str, Json], None] | None = None,
 ) -> Any:
     try:
-        return import_module(TASKS[name]).run(request, on_progress)
+        return import_module(TASKS[name]).run(request, _Report(on_progress, on_event))
     except CodedError as error:
         raise TaskFailed(error_json(error)) from error

@@ -66,6 +66,14 @@ def test_a_solve_that_begins_again_searches_nothing_again_and_finds_the_same(pro
     assert told[-1][1] == 0
 
 
+def test_a_task_that_is_given_twice_was_not_searched_before(tasks: list[SearchTask], tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    kept = CheckpointedMap(tmp_path, Counted(), on_done=lambda taken, run: told.append((taken, run)))
+    for _ in range(2):
+        kept(run_search, tasks[:1])
+    assert told == [(0, 1), (0, 2)]
+
+
 def test_new_tasks_are_shared_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many run at a time as the crew has workers; a worker alone would wait for the other in vain."""
     monkeypatch.setattr(batches, "BATCH_CELLS", 1)

@@ -47,6 +47,8 @@ function withUsual(option) {
   };
   if (option.xAxis) made.xAxis = axis(option.xAxis);
   if (option.yAxis) made.yAxis = axis(option.yAxis);
+  // The name of the vertical axis stands above it, below the legend.
+  if (option.legend && option.yAxis && !option.grid) made.grid = { ...made.grid, top: 54 };
   if (option.legend) made.legend = { top: 0, left: 0, textStyle: { color: soft }, inactiveColor: rule, ...option.legend };
   return made;
 }

@@ -12,6 +12,10 @@ function follow(place) {
     if (told.step) step.textContent = told.step;
     document.dispatchEvent(new CustomEvent("moeplan:progress", { detail: told }));
   });
+  source.addEventListener("search", (event) => {
+    const detail = { number: Number(event.lastEventId), ...JSON.parse(event.data) };
+    document.dispatchEvent(new CustomEvent("moeplan:search", { detail }));
+  });
   source.addEventListener("state", (event) => {
     const told = JSON.parse(event.data);
     step.textContent = told.sentence;

@@ -17,6 +17,7 @@ function draw() {
 }
 
 draw();
+if (document.querySelector("[data-course-waiting]")) document.addEventListener("moeplan:search", () => location.reload());
 document.addEventListener("moeplan:progress", ({ detail }) => {
   const last = points.at(-1);
   if (last && Date.parse(last.at) >= Date.parse(detail.at)) return; // events before the page was loaded come again
