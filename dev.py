@@ -11,7 +11,8 @@
     python3 dev.py fuzz [TARGET] [--seconds N]
                                fuzzes the readers, every one for ten minutes (test does so for a moment)
     python3 dev.py openapi     writes deploy/openapi.json anew, after routes were changed on purpose
-    python3 dev.py audit       asks a public service for known vulnerabilities of the pinned versions, before a release
+    python3 dev.py audit       asks public services for known vulnerabilities of the pinned versions (part of CI);
+                               ends with 3 where they cannot be asked, and says so
     python3 dev.py run ...     the moeplan command of this checkout
     python3 dev.py setup       only make .venv and install into it
 
@@ -23,6 +24,7 @@ MOEPLAN_SGLANG_VENV names one to use instead, MOEPLAN_TEST_SKIP_ENGINE=1 leaves 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -38,6 +40,8 @@ ENGINE_VERSIONS = ("0.5.23", "0.5.16")
 ENGINE_VERSION_OF_TEST = "0.5.23"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 STAMP = VENV / "moeplan-installed"
+AUDIT_SERVICES = ("pypi", "osv")
+NOT_AUDITED = 3
 CHECKS = {
     "ruff check": ["ruff", "check", "."],
     "ruff format": ["ruff", "format", "--check", "."],
@@ -196,13 +200,41 @@ def openapi(_arguments: list[str]) -> int:
 
 
 def audit(arguments: list[str]) -> int:
-    """Look at the versions that users and CI install; pip-audit lives in an environment of its own."""
+    """Look the pinned versions up; 1: some have known holes; 3: not all could be looked up, which is said."""
     tool = AUDIT_VENV / BIN.name / "pip-audit"
     if not tool.exists():
         check_call([sys.executable, "-m", "venv", str(AUDIT_VENV)])
         check_call([str(AUDIT_VENV / BIN.name / "python"), "-m", "pip", "install", "--quiet", "pip-audit"])
-    options = ["--requirement", "constraints.txt", "--no-deps", "--disable-pip", *arguments]
-    return subprocess.call([str(tool), *options], cwd=ROOT)
+    for service in AUDIT_SERVICES:
+        options = ["--requirement", "constraints.txt", "--no-deps", "--disable-pip", "--progress-spinner", "off"]
+        command = [str(tool), *options, "--format", "json", "--vulnerability-service", service, *arguments]
+        asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        code, told = judged(asked.stdout, service=service)
+        print(told, flush=True)
+        if code != NOT_AUDITED:
+            break
+    return code
+
+
+def judged(report: str, *, service: str) -> tuple[int, str]:
+    """Return the exit code and the lines for what pip-audit reports: it calls what it could not look up safe."""
+    try:
+        found = json.loads(report)["dependencies"]
+    except (ValueError, KeyError, TypeError):
+        return NOT_AUDITED, f"NOT AUDITED: {service} cannot be asked from here."
+    missing = [each["name"] for each in found if "skip_reason" in each]
+    if len(missing) == len(found):
+        return NOT_AUDITED, f"NOT AUDITED: {service} says nothing of the pinned versions; it cannot be asked from here."
+    holes = [
+        f"{each['name']} {each['version']}: {hole['id']}, fixed in {', '.join(hole['fix_versions']) or 'no version'}"
+        for each in found
+        for hole in each.get("vulns", ())
+    ]
+    looked_up = f"{len(found) - len(missing)} of {len(found)} pinned versions were looked up at {service}"
+    lines = [*holes, f"{looked_up}: {len(holes) or 'no'} known vulnerabilities."]
+    if missing:
+        lines.append(f"NOT AUDITED, because {service} says nothing of them: {', '.join(missing)}.")
+    return (1 if holes else NOT_AUDITED if missing else 0), "\n".join(lines)
 
 
 def run(arguments: list[str]) -> int:

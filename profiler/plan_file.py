@@ -194,7 +194,7 @@ def _layout(parsed: _Document, *, name: str) -> Layout:
     rows = parsed.physical_to_logical_map
     width = parsed.slots_per_gpu * parsed.topology.gpus
     slots_LP = _table(rows, width=width, path="$.physical_to_logical_map", name=name)
-    layout = Layout(slots_LP.astype(np.int32), gpus=parsed.topology.gpus, experts=parsed.model.experts)
+    layout = Layout(slots_LP, gpus=parsed.topology.gpus, experts=parsed.model.experts)
     if layout.hash != parsed.layout_hash:
         raise PlanHashMismatch(
             f"{name} says its layout has the hash {parsed.layout_hash[:12]}..., but its map has {layout.hash[:12]}...: "

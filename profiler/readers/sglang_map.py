@@ -183,7 +183,7 @@ def _checked_experts(map_LP: npt.NDArray[np.int64], options: ReadOptions, name: 
     if known is not None and known != experts:
         raise InputsDisagree(f"the layout of {name} has {experts} experts, {known} were given: is it the same model?")
     try:
-        Layout(map_LP.astype(np.int32), gpus=1, experts=experts)
+        Layout(map_LP, gpus=1, experts=experts)  # as it is: made narrower, a negative id could become another expert
     except CodedError as error:
         raise UnreadableDump(f"last_physical_to_logical_map of {name} is damaged: {error.detail}") from error
     return experts
@@ -204,7 +204,7 @@ def _history(path: Path, last_LP: npt.NDArray[np.int64], experts: int) -> tuple[
                 f"entry {index} of {path.name} is a layout of {list(map_LP.shape)} layers and slots, the recording has "
                 f"{list(last_LP.shape)}."
             )
-        Layout(map_LP.astype(np.int32), gpus=1, experts=experts)
+        Layout(map_LP, gpus=1, experts=experts)
         periods.append(MapPeriod(from_pass, map_LP.astype(np.int64), experts))
     if not np.array_equal(periods[-1].map_LP, last_LP):
         raise MapChanged(f"the last layout in {path.name} is not the one of the dump: the history is not complete.")

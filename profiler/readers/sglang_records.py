@@ -176,7 +176,7 @@ def _token_column(record: dict[str, Any], key: str, tokens: int, where: str) -> 
     column = _integer_array(values)
     if column is None or column.size < tokens:
         raise UnreadableDump(f"{key} in {where} is no list of {tokens} whole numbers, one per token.")
-    known = np.abs(column[:tokens]) < 2**31
+    known = (column[:tokens] >= 0) & (column[:tokens] < 2**31)
     return np.where(known, column[:tokens], -1).astype(np.int32)
 
 

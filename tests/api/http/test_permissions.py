@@ -78,8 +78,8 @@ NEEDED = {
     "GET /v1/keys/{key_id}": ADMIN,
     "DELETE /v1/keys/{key_id}": ADMIN,
 }
-"""The least key that opens a route. The dashboard's pages have no rows: they act through the same two doors, and are
-tried in tests/api/pages."""
+"""The least key that opens a route. The dashboard's pages have no rows: tests/api/pages/test_access.py tries all of
+them, and every one that is not named there as open must ask for a key."""
 
 LET_IN: dict[str | None, set[str]] = {
     "admin": {OPEN, READ, ADMIN},
@@ -103,13 +103,20 @@ def routes_of(routes: Any) -> Iterator[Any]:
 
 def operations(service: Service) -> set[str]:
     """Return method and path of everything that the application answers and that is no page."""
-    found = set()
+    return {operation for operation, is_page in _answered(service) if not is_page}
+
+
+def pages(service: Service) -> set[str]:
+    """Return method and path of every page."""
+    return {operation for operation, is_page in _answered(service) if is_page}
+
+
+def _answered(service: Service) -> Iterator[tuple[str, bool]]:
     for route in routes_of(create_app(service).routes):
         assert route.methods, f"{route!r} is no plain route: say here who may use it"
         is_page = not route.include_in_schema and not route.path.startswith(("/v1", "/openapi.json"))
-        if not is_page:
-            found |= {f"{method} {route.path}" for method in route.methods - {"HEAD", "OPTIONS"}}
-    return found
+        for method in route.methods - {"HEAD", "OPTIONS"}:
+            yield f"{method} {route.path}", is_page
 
 
 def key_of(service: Service, kind: str | None) -> str | None:

@@ -17,6 +17,7 @@ from api.states import Level, PlanState
 from api.store import keys as key_rows
 from api.store.columns import now
 from tests.api.http.conftest import ADMIN_KEY, LOOPBACK, READ_KEY, client_of
+from tests.api.http.test_permissions import pages
 from tests.api.services import ACTOR, plan_for_replay, ready_plan, service_on
 
 ENGINE = {"name": "gone", "url": "http://127.0.0.1:9"}
@@ -56,6 +57,60 @@ def test_with_keys_every_page_asks_for_one_and_goes_back_there(guarded: Service)
         nobody.get("/traces?cursor=a", follow_redirects=False).headers["location"]
         == "/login?next=%2Ftraces%3Fcursor%3Da"
     )
+
+
+OPEN_PAGES = {"GET /login", "POST /login", "POST /logout", "GET /static/{version}/{name:path}"}
+"""What is shown to everybody; every other page asks for a key."""
+
+
+@pytest.fixture
+def opened_with(guarded: Service) -> dict[str, TestClient]:
+    """A browser without a session, two with one that was made up or is over, and one of each level."""
+    made_up = client_of(guarded)
+    made_up.cookies.set(SESSION_COOKIE, "e30." + "0" * 64, domain="127.0.0.1")
+    with guarded.database.writing() as session:
+        key, secret = key_service.make(session, ACTOR, name="gone", level=Level.ADMIN, expires_at=None)
+    over = sign_in(guarded, secret)
+    with guarded.database.writing() as session:
+        key_service.revoke(session, ACTOR, key_rows.find(session, key.id), why="left")
+    return {
+        "nothing": client_of(guarded), "a made-up session": made_up, "a session that is over": over,
+        "read": sign_in(guarded, READ_KEY), "admin": sign_in(guarded, ADMIN_KEY),
+    }  # fmt: skip
+
+
+def test_every_page_that_is_not_named_here_asks_for_a_key(guarded: Service, opened_with: dict[str, TestClient]) -> None:
+    there = pages(guarded)
+    assert there >= OPEN_PAGES
+    closed = sorted(there - OPEN_PAGES)
+    assert len(closed) > 10
+    wrong = {}
+    for operation in closed:
+        method, path = operation.split(" ", 1)
+        assert method == "GET", f"{operation} changes something; changes are made through /v1"
+        for kind, client in opened_with.items():
+            answer = client.get(re.sub(r"\{[^}]*\}", "0", path), follow_redirects=False)
+            sent_to_login = answer.status_code == 303 and answer.headers["location"].startswith("/login?next=")
+            let_in = answer.status_code in (200, 404)
+            if not (let_in if kind in ("read", "admin") else sent_to_login):
+                wrong[operation, kind] = answer.status_code
+    assert wrong == {}
+
+
+def test_every_page_forbids_browsers_to_frame_or_keep_it(guarded: Service, opened_with: dict[str, TestClient]) -> None:
+    for operation in sorted(pages(guarded) - {"GET /static/{version}/{name:path}"}):
+        method, path = operation.split(" ", 1)
+        for kind in ("nothing", "admin"):
+            answer = opened_with[kind].request(method, re.sub(r"\{[^}]*\}", "0", path), follow_redirects=False)
+            headers = answer.headers
+            assert headers["x-content-type-options"] == "nosniff", operation
+            assert headers["referrer-policy"] in ("no-referrer", "same-origin"), operation
+            assert headers["cache-control"] in ("no-store", "private, no-cache"), operation
+            policy = headers["content-security-policy"]
+            assert "default-src 'none'" in policy, (operation, policy)
+            assert "frame-ancestors 'none'" in policy, (operation, policy)
+            assert "unsafe" not in policy, (operation, policy)
+            assert ("set-cookie" in headers) == (operation == "POST /logout"), operation
 
 
 def test_the_cookie_is_for_this_service_alone_and_holds_no_key(guarded: Service) -> None:

@@ -262,10 +262,11 @@ def test_damaged_records_are_named(tmp_path: Path, record: dict[str, Any], error
         torch.zeros(LAYERS, EXPERTS, dtype=torch.int64) - 1,
         torch.zeros(LAYERS + 1, EXPERTS, dtype=torch.int64),
         torch.arange(LAYERS * EXPERTS).reshape(LAYERS, EXPERTS),
+        torch.arange(EXPERTS).repeat(LAYERS, 1) - 2**32 * (torch.arange(EXPERTS) == 3),
         [[0, 1]],
         None,
     ],
-    ids=["floats", "negative", "too many layers", "experts without a slot", "a list", "missing"],
+    ids=["floats", "negative", "too many layers", "experts without a slot", "beyond 32 bits", "a list", "missing"],
 )
 def test_damaged_layouts_are_refused(tmp_path: Path, layout: Any) -> None:
     path = write_counts(tmp_path, 0, [count(routed_passes(0, 1)[0], EXPERTS)], trivial_layout(layers=3, experts=16))

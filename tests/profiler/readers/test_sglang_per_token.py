@@ -325,6 +325,13 @@ def test_tokens_without_any_expert_are_left_out(tmp_path: Path) -> None:
     assert tokens["position_T"].tolist() == [0, 2, 3, 4]
 
 
+def test_positions_that_no_token_can_have_are_unknown(tmp_path: Path) -> None:
+    positions = [0, -1, -7, -(2**63), 2**31, 2**63 - 1, 2**31 - 1, 7, 8]
+    path = write_tokens(tmp_path, 0, [prefill(1, routed(0, 9))], IN_PLACE)
+    tokens = tokens_of(opened(changed(path, positions=positions)))
+    assert tokens["position_T"].tolist() == [0, -1, -1, -1, -1, -1, 2**31 - 1, 7, 8]
+
+
 def test_a_recording_without_tokens_has_a_header(tmp_path: Path) -> None:
     reader = opened(write_tokens(tmp_path, 0, [idle(1, LAYERS), idle(2, LAYERS)], IN_PLACE))
     assert (reader.header.kind, reader.header.layers, reader.header.experts) == ("tokens", LAYERS, EXPERTS)
