@@ -58,6 +58,11 @@ def plan_from_files(
         return _plan(problem, setting, request, crew=crew, progress=progress, around_map=around_map, watch=watch)
 
 
+def problem_from_files(paths: Sequence[Path], read: ReadOptions, request: PlanRequest) -> Problem:
+    """Read recordings and return what would be solved for them. Raises as :func:`plan_from_files` does."""
+    return _prepare(paths, read, request)[0]
+
+
 def plans_by_window(
     paths: Sequence[Path],
     read: ReadOptions,

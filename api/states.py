@@ -135,6 +135,7 @@ class JobKind(StrEnum):
     PLAN = "plan"
     ROLLOUT = "rollout"
     REBALANCE = "rebalance"
+    SIZE = "size"
 
 
 class Outcome(State):

@@ -52,7 +52,7 @@ def run(request: Json, report: Report) -> Json:
         asked = request_of(
             request["options"],
             test=tuple(linked(request["tests"], Path(folder) / "tests")),
-            topology_file=_json_file(request["costs"], Path(folder) / "costs.json"),
+            topology_file=json_file(request["costs"], Path(folder) / "costs.json"),
             current=_current(request["current"], Path(folder) / "current"),
         )
         plan = plan_from_files(
@@ -78,7 +78,8 @@ def run(request: Json, report: Report) -> Json:
     }
 
 
-def _json_file(value: object, path: Path) -> Path | None:
+def json_file(value: object, path: Path) -> Path | None:
+    """Write a value to a file, if there is one, and return its path."""
     if value is None:
         return None
     path.write_text(json.dumps(value), encoding="utf-8")

@@ -63,7 +63,7 @@ def _solve(run: JobRun, current: Json) -> Json:
         out = Path(folder) / "plan.json"
         made = run_task(
             "plan",
-            {**_request(run, current), "out": str(out)},
+            {**plan_request(run, current), "out": str(out)},
             on_progress=run.report,
             on_event=run.tell,
             require_going_on=run.require_going_on,
@@ -75,7 +75,8 @@ def _solve(run: JobRun, current: Json) -> Json:
     return {**made, **asdict(stored)}
 
 
-def _request(run: JobRun, current: Json) -> Json:
+def plan_request(run: JobRun, current: Json) -> Json:
+    """Return what :func:`api.jobs.plan_task.run` takes, but where to write the plan."""
     files = run.service.files
     with run.service.database.reading() as session:
         plan = plans.find(session, run.subject_id)

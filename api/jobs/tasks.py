@@ -18,6 +18,7 @@ from placement.errors import CodedError
 
 TASKS: Mapping[str, str] = {
     "plan": "api.jobs.plan_task",
+    "size": "api.jobs.size_task",
     "import": "api.jobs.import_task",
     "capture": "api.jobs.capture_task",
 }

@@ -27,6 +27,7 @@ from api.jobs.plan_work import make_plan
 from api.jobs.rebalance_work import rebalance
 from api.jobs.rollout_work import roll_out
 from api.jobs.running import Work, run_job
+from api.jobs.size_work import weigh_slots
 from api.jobs.ticking import ticking
 from api.jobs.trace_works import capture_from_engine, import_upload
 from api.logs import configure_logs
@@ -43,6 +44,7 @@ WORKS: Mapping[JobKind, Work] = {
     JobKind.PLAN: make_plan,
     JobKind.ROLLOUT: roll_out,
     JobKind.REBALANCE: rebalance,
+    JobKind.SIZE: weigh_slots,
 }
 
 HEARTBEAT_S = 5.0

@@ -36,6 +36,17 @@ def seconds(value: float | None) -> str:
     return f"{value:.0f} s" if value >= 10 else f"{value:.2g} s"
 
 
+def long_time(value: float | None) -> str:
+    """Return a duration in its largest unit that leaves no more than a half: ``1 day``, ``1.5 hours``, ``90 s``."""
+    if value is None or value < 120:
+        return seconds(value)
+    for length_s, unit in STEPS:
+        told = value / length_s
+        if told >= 1 and (2 * told).is_integer():
+            return f"{told:g} {unit}{'' if told == 1 else 's'}"
+    return f"{value / 60:g} minutes" if (value / 60).is_integer() else f"{value:g} s"
+
+
 def plain(name: object) -> str:
     """Return a name of the code as words: ``target_missed`` as ``target missed``."""
     return str(name).replace("_", " ")

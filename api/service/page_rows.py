@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from api.errors import NotFound
-from api.states import JobState, Outcome, PlanState, RolloutState
+from api.states import JobKind, JobState, Outcome, PlanState, RolloutState
 from api.store import audit, decisions, engines, jobs, plans, schedules, traces
 from api.store.columns import now
 from api.store.database import Session
@@ -87,6 +87,8 @@ class PlanRows:
     traces: Sequence[Trace]
     rollouts: Sequence[Rollout]
     history: Sequence[AuditEvent]
+    size_job: Job | None
+    """The newest that planned for other numbers of slots, or does."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,7 @@ def one_plan(session: Session, plan_id: str) -> PlanRows:
         [traces.find(session, trace_id) for trace_id in plans.trace_ids(session, plan_id)],
         plans.rollouts_of(session, plan_id),
         audit.events(session, subject_id=plan_id, paging=Paging(50)).rows,
+        jobs.newest_for(session, plan_id, JobKind.SIZE),
     )
 
 

@@ -42,6 +42,14 @@ def page(session: Session, paging: Paging, *, engine_id: str | None = None, stat
     return paged(session, query, Job.id, paging)
 
 
+def newest_for(session: Session, subject_id: str, kind: JobKind, *, state: JobState | None = None) -> Job | None:
+    """Return the newest job of a kind for something."""
+    query = select(Job).where(Job.subject_id == subject_id, Job.kind == kind)
+    if state is not None:
+        query = query.where(Job.state == state)
+    return session.scalars(query.order_by(Job.id.desc()).limit(1)).first()
+
+
 def has_ended(session: Session, job_id: str) -> bool:
     """Whether a job has ended, or never was."""
     job = session.get(Job, job_id)

@@ -8,17 +8,19 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 
 from api.errors import WrongState
-from api.http.edge import IfNoneMatch, Reader
+from api.http.edge import Admin, Answer, IdempotencyKey, IfNoneMatch, Reader
 from api.http.problems import documented
+from api.http.schemas.jobs import JobOut
 from api.service import frames as frame_service
 from api.service.co_activation import co_activation_order
 from api.service.expert_detail import expert_detail
 from api.service.frames import FramesAsked, FramesCache
 from api.service.heat import HeatCache, tag_of
-from api.service.slot_sizes import slot_sizes
+from api.service.slot_sizes import SizesAsked, begin_planning, planned_sizes, slot_sizes
 from api.service.traces import require_ready
 from api.service.traffic import traffic
 from api.store import plans, traces
+from api.store.database import Session
 
 router = APIRouter(prefix="/traces", tags=["traces"])
 
@@ -119,21 +121,37 @@ def get_traffic(
 def get_sizes(
     plan_id: str,
     edge: Reader,
-    model: Annotated[str, Query(max_length=100, description="A model by name, as `moeplan size --model`.")],
-    gpu_memory_gib: Annotated[float, Query(gt=0, le=10_000, allow_inf_nan=False)],
+    model: Annotated[
+        str | None,
+        Query(max_length=100, description="A model by name, as `moeplan size --model`; for bytes and cache."),
+    ] = None,
+    gpu_memory_gib: Annotated[float | None, Query(gt=0, le=10_000, allow_inf_nan=False)] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Weigh slots per GPU on a plan's machine: the proven bound on locality against the key-value cache."""
+    """Weigh slots per GPU on a plan's machine: locality of the best plans found, its proven bound, and the cache.
+
+    Plans are there once `POST` had them made; until then rows hold the bound alone.
+    """
+    asked = SizesAsked(model=model, gpu_memory_gib=gpu_memory_gib)
     with edge.service.database.reading() as session:
         plan = plans.find(session, plan_id)
         trace_id = next(iter(plans.trace_ids(session, plan_id)), None)
         if trace_id is None:
             raise WrongState(f"the plan {plan_id} has no recording to weigh slots with.")
         trace = require_ready(traces.find(session, trace_id))
-    key = f"sizes {plan.sha256} {trace.sha256} {model} {gpu_memory_gib!r}"
+        planned = planned_sizes(session, plan_id)
+    key = f"sizes {plan.sha256} {trace.sha256} {planned and planned.id} {model} {gpu_memory_gib!r}"
     cache: HeatCache = edge.request.app.state.heat
-    content = cache.get(
-        key,
-        lambda: json.dumps(slot_sizes(edge.service, plan, trace, model=model, gpu_memory_gib=gpu_memory_gib)).encode(),
-    )
+    content = cache.get(key, lambda: json.dumps(slot_sizes(edge.service, plan, trace, planned, asked)).encode())
     return edge.compressed(content, media_type="application/json", tag=f'"{tag_of(key)}"')
+
+
+@sizes_router.post("/{plan_id}/sizes", status_code=202, response_model=JobOut, responses=documented(404, 409))
+def plan_sizes(plan_id: str, edge: Admin, idempotency_key: IdempotencyKey = None) -> Response:
+    """Plan for other numbers of slots than the plan has, on its recordings; follow the job named by `Location`."""
+
+    def act(session: Session) -> Answer:
+        job = begin_planning(edge.service, session, edge.actor, plans.find(session, plan_id))
+        return Answer(202, JobOut.of(job), {"Location": f"/v1/jobs/{job.id}"})
+
+    return edge.change(act)

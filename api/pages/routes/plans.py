@@ -12,6 +12,7 @@ from api.pages.routes import page_router
 from api.pages.views.plans import plan_actions, plan_view
 from api.service import page_rows
 from api.service import plans as plan_service
+from api.service.slot_sizes import planned_sizes
 from placement.dispatch import Dispatch
 from placement.problem import Objective
 
@@ -59,6 +60,7 @@ def show_plan(request: Request, edge: Reader, plan_id: str) -> Response:
         rows = page_rows.one_plan(session, plan_id)
         of_engine = None if rows.engine is None else page_rows.one_engine(session, rows.engine.id).rollouts
         engines = page_rows.choices(session).engines
+        sizes_planned = planned_sizes(session, plan_id) is not None
     view = None
     if rows.plan.sha256 is not None:
         view = plan_view(plan_service.made(edge.service, rows.plan), of_engine or rows.rollouts)
@@ -72,4 +74,5 @@ def show_plan(request: Request, edge: Reader, plan_id: str) -> Response:
         view=view,
         actions=plan_actions(rows),
         engines=engines,
+        sizes_planned=sizes_planned,
     )

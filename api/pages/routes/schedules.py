@@ -9,7 +9,7 @@ from fastapi import Query, Request, Response
 from api.http.edge import Reader
 from api.pages.rendering import pages_of
 from api.pages.routes import page_router
-from api.pages.views.schedules import decision_rows, gates_in_words, number_rows, times_in_words
+from api.pages.views.schedules import decision_rows, gate_rows, gates_in_words, number_rows, times_in_words
 from api.service import page_rows
 from api.states import Outcome
 
@@ -75,5 +75,6 @@ def show_decision(request: Request, edge: Reader, decision_id: str) -> Response:
         title="Decision",
         rows=rows,
         decision=rows.decision,
+        gates=gate_rows(rows.decision.numbers),
         numbers=number_rows(rows.decision.numbers),
     )

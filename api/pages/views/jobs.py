@@ -13,7 +13,13 @@ from api.store.models import Job
 from placement.solver import Figure
 from placement.solver.course import Stage
 
-PLACES = {JobKind.IMPORT: "traces", JobKind.CAPTURE: "traces", JobKind.PLAN: "plans", JobKind.ROLLOUT: "rollouts"}
+PLACES = {
+    JobKind.IMPORT: "traces",
+    JobKind.CAPTURE: "traces",
+    JobKind.PLAN: "plans",
+    JobKind.SIZE: "plans",
+    JobKind.ROLLOUT: "rollouts",
+}
 
 PLANS = (JobKind.PLAN, JobKind.REBALANCE)
 """Jobs that search a plan."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from api.pages.words import ago
 from api.report.bars import share_bar_svg
 from api.service.context import Service
 from api.service.page_rows import EngineRows, waits_for_approval
@@ -46,8 +47,8 @@ class EngineCard:
     ----------
     standings : tuple of Standing
         The running layout and the newest plan; empty before the first plan.
-    scope, target
-        What the shares are of, and the share asked for.
+    scope, target, bound
+        What the shares are of, the share asked for, and the share proven to be the most.
     local_reason : str
         Why no share is defined, else empty.
     simulated : bool
@@ -60,6 +61,7 @@ class EngineCard:
     standings: tuple[Standing, ...]
     scope: str
     target: float
+    bound: float | None
     local_reason: str
     plan_at: datetime | None
     trace_at: datetime | None
@@ -74,9 +76,12 @@ def engine_card(service: Service, rows: EngineRows) -> EngineCard:
         rows=rows,
         machine=machine_in_words(facts),
         simulated=bool(facts.get("simulated")),
-        standings=() if figures is None else _standings(figures, applied=is_running(rows)),
+        standings=()
+        if figures is None
+        else (*_standings(figures, applied=is_running(rows)), *_measured(figures, rows)),
         scope="local_gpu" if figures is None else figures.scope,
         target=0.6 if figures is None else figures.target,
+        bound=None if figures is None else figures.bound,
         local_reason=str((figures and figures.planned.get("local_reason")) or ""),
         plan_at=None if rows.plan is None else rows.plan.created_at,
         trace_at=None if rows.trace is None else rows.trace.created_at,
@@ -106,6 +111,17 @@ def _standings(figures: PlanFigures, *, applied: bool) -> tuple[Standing, ...]:
     return (before, planned)
 
 
+def _measured(figures: PlanFigures, rows: EngineRows) -> tuple[Standing, ...]:
+    """Return what the engine's own traffic showed after the last push, where it still runs that layout."""
+    newest = next(iter(rows.rollouts), None)
+    if newest is None or not newest.measured or newest.to_hash != rows.running_hash:
+        return ()
+    metrics = newest.measured
+    if metrics.get("imbalance") is None or figures.scope not in metrics:
+        return ()
+    return (_standing(f"running: measured {ago(newest.ended_at)}", "measured", figures, metrics),)
+
+
 def _standing(name: str, style: str, figures: PlanFigures, metrics: Mapping[str, Any]) -> Standing:
     share = metrics[figures.scope]
     marks = [(figures.target, "target")] + ([] if figures.bound is None else [(figures.bound, "bound")])
@@ -119,7 +135,8 @@ def _needs(rows: EngineRows) -> list[Need]:
     found = []
     if engine.state in (EngineState.UNREACHABLE, EngineState.LIMITED):
         why = (engine.error or {}).get("detail") or engine.state.sentence
-        found.append(Need(f"{why[0].upper()}{why[1:]}", address, "Look at the engine"))
+        sentence = why if why.startswith("http") else f"{why[0].upper()}{why[1:]}"
+        found.append(Need(sentence, address, "Look at the engine"))
     newest = next(iter(rows.rollouts), None)
     if newest is not None and newest.state in HALF_WAY:
         found.append(Need(newest.state.sentence, f"/rollouts/{newest.id}", "See what runs, take it back"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from api.pages.views.gauge import gauge_of
 from api.report import facts, tables
 from api.report.bars import columns_svg
 from api.report.layout_bars import LayoutBars, layout_bars
@@ -17,6 +18,7 @@ from api.states import PlanState
 from api.store.models import Rollout
 from placement.plan import Plan as MadePlan
 from profiler.formats import EXPORTERS
+from profiler.model_file import model_names
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class PlanView:
 
     made: MadePlan
     verdict: Verdict
+    gauge: Markup | None
     key_figures: tuple[KeyFigure, ...]
     bars: LayoutBars
     comparison: tables.Comparison
@@ -67,6 +70,7 @@ class PlanView:
     model_facts: dict[str, str]
     option_facts: dict[str, str]
     formats: tuple[str, ...]
+    models: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ def plan_view(made: MadePlan, rollouts: Sequence[Rollout]) -> PlanView:
     return PlanView(
         made=made,
         verdict=verdict(made),
+        gauge=gauge_of(made),
         key_figures=key_figures(made),
         bars=layout_bars(made),
         comparison=tables.comparison(made),
@@ -96,6 +101,7 @@ def plan_view(made: MadePlan, rollouts: Sequence[Rollout]) -> PlanView:
         model_facts=facts.model_facts(made),
         option_facts=facts.option_facts(made),
         formats=tuple(EXPORTERS),
+        models=tuple(model_names()),
     )
 
 

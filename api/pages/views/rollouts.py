@@ -12,7 +12,7 @@ from api.service.context import Service
 from api.service.page_rows import RolloutRows
 from api.service.plan_figures import plan_figures
 from api.states import RolloutState, may_follow
-from api.store.models import Rollout
+from api.store.models import Plan, Rollout
 
 WAY = (
     RolloutState.WAITING, RolloutState.CHECKING, RolloutState.PUSHING, RolloutState.VERIFYING, RolloutState.MEASURING,
@@ -58,6 +58,9 @@ class RolloutView:
     steps: tuple[Step, ...]
     chunks: tuple[ChunkRow, ...]
     figures: tuple[FigureRow, ...]
+    basis: str
+    """Of the traffic that the prediction is for."""
+
     verdict: str
     can_take_back: bool
     ended: bool
@@ -71,6 +74,7 @@ def rollout_view(service: Service, rows: RolloutRows) -> RolloutView:
         steps=_steps(rows),
         chunks=tuple(_chunk(each) for each in (rollout.result or {}).get("chunks", [])),
         figures=_figures(service, rows),
+        basis=str((rollout.predicted or {}).get("basis", "")),
         verdict=str((rollout.verdict or {}).get("sentence", "")),
         can_take_back=can_be_taken_back(rollout),
         ended=rollout.state.ended,
@@ -106,14 +110,18 @@ def _chunk(told: Mapping[str, Any]) -> ChunkRow:
 
 
 def _figures(service: Service, rows: RolloutRows) -> tuple[FigureRow, ...]:
-    is_made = rows.plan is not None and rows.plan.sha256 is not None
-    predicted = plan_figures(service, rows.plan).planned if rows.plan is not None and is_made else {}
+    predicted = rows.rollout.predicted or _promised(service, rows.plan)
     measured, before = rows.rollout.measured or {}, rows.rollout.measured_before or {}
     return tuple(
         FigureRow(name, *(_shown(name, each.get(name)) for each in (predicted, measured, before)))
         for name in FIGURES
         if predicted.get(name) is not None or isinstance(measured.get(name), float)
     )
+
+
+def _promised(service: Service, plan: Plan | None) -> Mapping[str, Any]:
+    """Return a plan's own figures, for a rollout that has not been checked yet."""
+    return {} if plan is None or plan.sha256 is None else plan_figures(service, plan).planned
 
 
 def can_be_taken_back(rollout: Rollout) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from api.pages.words import seconds
+from api.pages.words import long_time
 from api.report.numbers import byte_size, count
 from api.store.models import Decision, Schedule
 
@@ -17,7 +18,7 @@ def times_in_words(schedule: Schedule) -> str:
     """Say when a schedule's ticks are."""
     if schedule.cron is not None:
         return f"at {schedule.cron} ({schedule.time_zone})"
-    return f"every {seconds(schedule.interval_s)}"
+    return f"every {long_time(schedule.interval_s).removeprefix('1 ')}"
 
 
 def gates_in_words(gates: Mapping[str, Any]) -> dict[str, str]:
@@ -33,10 +34,37 @@ def decision_rows(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
     ]
 
 
+@dataclass(frozen=True)
+class GateRow:
+    """One gate as a cycle found it."""
+
+    name: str
+    is_open: bool
+    code: str
+    value: str
+    limit: str
+
+
+def gate_rows(numbers: Mapping[str, Any]) -> tuple[GateRow, ...]:
+    """Return the gates that a cycle came to, in their order; the last one may be closed."""
+    return tuple(
+        GateRow(
+            name=str(each["gate"]),
+            is_open=bool(each["open"]),
+            code=str(each["code"]),
+            value=_number(each.get("value")),
+            limit=_number(each.get("limit")),
+        )
+        for each in numbers.get("gates", ())
+    )
+
+
 def number_rows(numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return a decision's numbers, those inside others under both names, in the order in which they were found."""
     rows: list[tuple[str, str]] = []
     for name, value in numbers.items():
+        if name == "gates":
+            continue  # they have a table of their own
         if isinstance(value, Mapping):
             rows += [(f"{name}.{inner}", text) for inner, text in number_rows(value)]
         else:
@@ -46,7 +74,7 @@ def number_rows(numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _gate(name: str, value: Any) -> str:
     if name in DURATIONS:
-        return seconds(float(value))
+        return long_time(float(value))
     if name in COUNTS:
         return count(int(value))
     if name.endswith("_bytes"):

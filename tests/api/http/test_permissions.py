@@ -45,6 +45,7 @@ NEEDED = {
     "GET /v1/traces/{trace_id}/traffic": READ,
     "GET /v1/plans": READ,
     "GET /v1/plans/{plan_id}/sizes": READ,
+    "POST /v1/plans/{plan_id}/sizes": ADMIN,
     "POST /v1/plans": ADMIN,
     "GET /v1/plans/{plan_id}": READ,
     "GET /v1/plans/{plan_id}/file": READ,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from api.jobs import plan_work, trace_works
+from api.jobs import plan_work, size_work, trace_works
 from api.jobs.durable import Json
 from api.jobs.running import run_job
 from api.jobs.task_process import TaskFailed
@@ -99,7 +99,7 @@ class _Report:
 @pytest.fixture
 def tasks_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in this process what workers run in a process beside them, which takes seconds to start."""
-    for module in (trace_works, plan_work):
+    for module in (trace_works, plan_work, size_work):
         monkeypatch.setattr(module, "run_task", _run_here)
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from api.pages.views.schedules import gate_rows, number_rows
+from api.pages.words import long_time
 from api.service.context import Service
 from api.states import PlanState
 from tests.api.services import counts_trace, plan_for_replay, ready_plan, ready_trace, replay_engine
@@ -149,3 +151,35 @@ def test_two_plans_are_compared_by_what_moves(service: Service, browser: TestCli
     text = words(browser.get(f"/compare?kind=layouts&a={first}&b={second}").text)
     assert "0 slots move" in text
     assert "Every expert has as many replicas in both" in text
+
+
+def test_the_target_has_a_gauge_and_every_chart_of_a_plan_a_table(service: Service, browser: TestClient) -> None:
+    made = plan_for_replay()
+    plan_id = ready_plan(service, made, engine_id=None, state=PlanState.PROPOSED)
+    text = browser.get(f"/plans/{plan_id}").text
+    gauge = re.search(r'<svg class="gauge"[^>]*aria-label="([^"]*)"', text)
+    assert gauge is not None
+    said = html.unescape(gauge[1])
+    assert f"target {100 * made.options.local_target:.0f}" in said
+    assert "trivial layout" in said
+    assert "proven bound" in said
+    for name in ("moves-by-layer", "moves-by-gpu", "windows-planned-for"):
+        assert f'data-csv="{name}"' in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(86400.0, "1 day"), (5400.0, "1.5 hours"), (600.0, "10 minutes"), (90.0, "90 s"), (1000.0, "1000 s")],
+)
+def test_durations_are_told_in_their_largest_unit(seconds: float, told: str) -> None:
+    assert long_time(seconds) == told
+
+
+def test_gates_are_told_apart_from_other_numbers() -> None:
+    closed = {"gate": "cool_down", "open": False, "code": "COOLING_DOWN", "value": 0.18, "limit": 600.0}
+    numbers = {"gates": [closed], "missed_ticks": 2, "drift": {"mean": None}}
+    (gate,) = gate_rows(numbers)
+    assert (gate.name, gate.is_open, gate.code, gate.value, gate.limit) == (
+        "cool_down", False, "COOLING_DOWN", "0.18", "600",
+    )  # fmt: skip
+    assert number_rows(numbers) == [("missed_ticks", "2"), ("drift.mean", "\N{EN DASH}")]

@@ -59,7 +59,7 @@ export function showProblem(place, error) {
   const code = document.createElement("code");
   code.textContent = error.code ?? error.name;
   const detail = error.detail ?? error.message ?? String(error);
-  shown.append(code, ` ${detail.charAt(0).toUpperCase()}${detail.slice(1)}`);
+  shown.append(code, ` ${/^\w+:/.test(detail) ? detail : detail.charAt(0).toUpperCase() + detail.slice(1)}`);
   place.append(shown);
   for (const remedy of error.remedies ?? []) {
     const line = document.createElement("p");

@@ -8,7 +8,7 @@ const ROWS = ["failed", "skipped", "rolled_back", "applied", "proposed", "nothin
 const made = chart(place, (colours) => ({
   grid: { left: 12, right: 24, top: 10, bottom: 26, containLabel: true },
   tooltip: { trigger: "item", formatter: ({ dataIndex }) => wrapped(decisions[dataIndex].sentence) },
-  xAxis: { type: "time", axisLabel: { color: colours.soft, hideOverlap: true } },
+  xAxis: { type: "time", axisLabel: { color: colours.soft, hideOverlap: true, formatter: { year: "{yyyy}", month: "{MMM} {d}", day: "{MMM} {d}", hour: "{HH}:{mm}", minute: "{HH}:{mm}" } } },
   yAxis: { type: "category", data: ROWS.map((name) => name.replace("_", " ")), axisLabel: { color: colours.soft }, splitLine: { show: true, lineStyle: { color: colours.rule } } },
   series: [
     {

@@ -1,7 +1,7 @@
 // One expert: its trend over windows, who serves it, who sends to it.
 import { getJson } from "./api.js";
 import { chart } from "./charts.js";
-import { count, percent, table, times } from "./tables.js";
+import { count, csvOf, percent, table, times } from "./tables.js";
 
 export async function showExpert(panel, { trace, plan, phase, layer, expert }) {
   const told = new URLSearchParams(Object.entries({ plan_id: plan, phase }).filter(([, value]) => value));
@@ -12,16 +12,15 @@ export async function showExpert(panel, { trace, plan, phase, layer, expert }) {
   panel.querySelector("h2").textContent =
     `Layer ${layer}, expert ${expert}: ${count(total)} routed tokens, ${times(even ? total / even : 0)} uniform`;
   drawTrend(panel.querySelector("[data-expert-trend]"), found);
-  panel.querySelector("[data-expert-windows]").replaceChildren(
-    table(
-      "Routed tokens by window",
-      ["window", "routed tokens", "times uniform"],
-      found.windows.map((name, at) => {
-        const uniform = found.uniform_by_window[at];
-        return [name, found.tokens_by_window[at], uniform ? times(found.tokens_by_window[at] / uniform) : "–"];
-      }),
-    ),
+  const twin = table(
+    "Routed tokens by window",
+    ["window", "routed tokens", "times uniform"],
+    found.windows.map((name, at) => {
+      const uniform = found.uniform_by_window[at];
+      return [name, found.tokens_by_window[at], uniform ? times(found.tokens_by_window[at] / uniform) : "–"];
+    }),
   );
+  panel.querySelector("[data-expert-windows]").replaceChildren(twin, csvOf(twin, `layer-${layer}-expert-${expert}`));
   panel.querySelector("[data-expert-replicas]").replaceChildren(replicas(found, total));
   panel.querySelector("[data-expert-sources]").replaceChildren(senders(found, total));
 }

@@ -2,8 +2,9 @@
 // Everything that is chosen stands in the address, so that a link shows the same.
 import { getJson, showProblem } from "./api.js";
 import { FrameStore, overRowMean } from "./frames.js";
+import { fillExperts, fillLoads } from "./heat_tables.js";
 import { Matrix } from "./matrix.js";
-import { count, table, times } from "./tables.js";
+import { count, times } from "./tables.js";
 import { tip } from "./tip.js";
 
 const root = document.querySelector("[data-heat]");
@@ -84,7 +85,7 @@ async function show(window, { ahead = false } = {}) {
     link.href = `/v1/traces/${facts.trace}/heat?${told}`;
     link.download = `${facts.trace}${window < 0 ? "" : `-window-${window}`}.${link.dataset.download}`;
   });
-  fillTable();
+  fillTables();
 }
 
 function drawOne(name, { values, name: windowName }) {
@@ -233,19 +234,15 @@ async function openExpert({ focus = false } = {}) {
   }
 }
 
-// ---- the table of one layer
+// ---- the tables of what is drawn
 
-function fillTable() {
-  const place = one("[data-experts-table]");
-  if (!place?.open || !shown) return;
-  const layer = Number(one("[data-table-layer]").value) || 0;
-  const rows = Array.from({ length: facts.experts }, (_, expert) => {
-    const at = layer * facts.experts + expert;
-    const relative = Number.isNaN(shown.relative[at]) ? "–" : times(shown.relative[at]);
-    return [String(expert), shown.values[at], relative, ...(hosts ? [hosts[layer][expert].join(", ")] : [])];
-  });
-  const columns = ["expert", "routed tokens", "times uniform", ...(hosts ? ["GPUs under the plan"] : [])];
-  one("[data-table]").replaceChildren(table(`Layer ${layer}, ${shown.name}`, columns, rows));
+function fillTables() {
+  if (!shown) return;
+  if (one("[data-experts-table]")?.open) {
+    const layer = Math.max(0, Math.min(facts.layers - 1, Number(one("[data-table-layer]").value) || 0));
+    fillExperts(one("[data-table]"), { layer, experts: facts.experts, shown, hosts });
+  }
+  if (one("[data-loads-table]")?.open) fillLoads(one("[data-loads]"), maps, { ...facts, name: shown.name });
 }
 
 // ---- playing
@@ -306,8 +303,8 @@ one("[data-sort-layer]").addEventListener("change", (event) => {
   writeAddress();
   guarded(sort);
 });
-one("[data-table-layer]")?.addEventListener("change", fillTable);
-one("[data-experts-table]")?.addEventListener("toggle", fillTable);
+one("[data-table-layer]")?.addEventListener("change", fillTables);
+for (const twin of document.querySelectorAll("[data-experts-table], [data-loads-table]")) twin.addEventListener("toggle", fillTables);
 for (const field of document.querySelectorAll("[data-reload] select[name]")) {
   field.addEventListener("change", () => {
     const told = new URLSearchParams(location.search);
@@ -323,7 +320,14 @@ await guarded(async () => {
   await show(state.window);
   performance.mark("moeplan-heat-drawn");
   document.documentElement.dataset.heat = "drawn";
-  await sort();
+  try {
+    await sort();
+  } catch (error) {
+    // An order that this recording cannot give keeps nothing else of the link from being shown.
+    state.sort = "number";
+    await sort();
+    showProblem(one("[data-problem]"), error);
+  }
   await loadHosts();
   await openExpert();
 });

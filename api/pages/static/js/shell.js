@@ -1,5 +1,6 @@
 // What every page has: the theme switch, and forms that act through /v1.
 import { send, showProblem } from "./api.js";
+import { csvOf } from "./tables.js";
 
 const THEMES = { system: "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
 
@@ -78,28 +79,7 @@ function fieldsOf(form) {
 
 /** A table with data-csv can be taken along as a file of that name. */
 function setUpDownloads() {
-  for (const table of document.querySelectorAll("table[data-csv]")) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "quiet";
-    button.textContent = "CSV of this table";
-    button.addEventListener("click", () => {
-      const lines = Array.from(table.rows, (row) => Array.from(row.cells, (cell) => csvCell(cell.textContent)).join(","));
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" }));
-      link.download = `${table.dataset.csv}.csv`;
-      link.click();
-      URL.revokeObjectURL(link.href);
-    });
-    (table.closest(".scroll") ?? table).after(button);
-  }
-}
-
-/** Numbers without the commas and units that people read; the rest quoted. */
-function csvCell(text) {
-  const told = text.trim().replace(/\s+/g, " ");
-  const number = told.replace(/[,\u202f ]/g, "").replace(/[%×]$/, "");
-  return /^-?\d+(\.\d+)?$/.test(number) ? number : `"${told.replaceAll('"', '""')}"`;
+  for (const made of document.querySelectorAll("table[data-csv]")) (made.closest(".scroll") ?? made).after(csvOf(made, made.dataset.csv));
 }
 
 setUpTheme();

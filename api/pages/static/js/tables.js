@@ -6,6 +6,36 @@ export const count = (value) => whole.format(value);
 export const times = (value) => `${value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)}\u202f×`;
 export const percent = (share, digits = 1) => (share == null ? "–" : `${(100 * share).toFixed(digits)}\u202f%`);
 
+export function bytes(value) {
+  if (value == null) return "–";
+  const power = Math.min(5, Math.max(0, Math.floor(Math.log10(Math.max(1, value)) / 3)));
+  return `${Number((value / 1000 ** power).toPrecision(3))}\u202f${["B", "kB", "MB", "GB", "TB", "PB"][power]}`;
+}
+
+/** A button that hands a table over as a CSV file of that name. */
+export function csvOf(made, name) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "quiet";
+  button.textContent = "CSV of this table";
+  button.addEventListener("click", () => {
+    const lines = Array.from(made.rows, (row) => Array.from(row.cells, (cell) => csvCell(cell.textContent)).join(","));
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" }));
+    link.download = `${name}.csv`;
+    link.click();
+    URL.revokeObjectURL(link.href);
+  });
+  return button;
+}
+
+/** Numbers without the commas and units that people read; the rest quoted. */
+function csvCell(text) {
+  const told = text.trim().replace(/\s+/g, " ");
+  const number = told.replace(/[,\u202f ]/g, "").replace(/[%×]$/, "");
+  return /^-?\d+(\.\d+)?$/.test(number) ? number : `"${told.replaceAll('"', '""')}"`;
+}
+
 /**
  * Build a table; numbers are set to the right.
  * @param {string} caption

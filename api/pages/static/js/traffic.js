@@ -46,6 +46,8 @@ async function drawSankey(place, { tokens_by_node: flows }) {
   const links = flows.flatMap((row, from) =>
     row.map((value, to) => ({ source: `node ${from} sends`, target: `node ${to} serves`, value, stays: from === to })).filter((link) => link.value > 0),
   );
+  // Nodes must be as tall as their labels, however many there are.
+  place.classList.toggle("tall", flows.length > 4);
   chart(place, (colours) => ({
     tooltip: { trigger: "item", formatter: ({ dataType, data, name, value }) => (dataType === "edge" ? `${data.source}, ${data.target}\n${count(data.value)} routed tokens` : `${name}\n${count(value)} routed tokens`) },
     series: [
