@@ -10,7 +10,10 @@ import typer.main
 from api.cli.app import app
 from api.settings import Settings
 
-READ_ELSEWHERE = {"MOEPLAN_CONFIG", "MOEPLAN_SECRETS_DIR", "MOEPLAN_ENGINE_KEY", "MOEPLAN_ALLOW_UNTESTED_SGLANG"}
+READ_ELSEWHERE = {
+    "MOEPLAN_CONFIG", "MOEPLAN_SECRETS_DIR", "MOEPLAN_ENGINE_KEY", "MOEPLAN_ALLOW_UNTESTED_SGLANG", "MOEPLAN_URL",
+    "MOEPLAN_TOKEN",
+}  # fmt: skip
 SETTINGS = {f"MOEPLAN_{name.upper()}" for name in Settings.model_fields}
 
 

@@ -1,20 +1,25 @@
-"""The operator's guide: its commands are moeplan's, and those for backup and restore are run as they stand there."""
+"""The operator's guide: its commands are moeplan's, and what needs neither root nor a cluster is run as it is."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from sqlalchemy import func, select
 
+from api.store.models import Base
 from tests.api.cycle import Served, rebalance, served
 from tests.api.services import replay_engine
+from tests.databases import open_database
 from tests.deploy.moeplan_commands import require_command, unknown_settings
 from tests.deploy.tools import DEPLOY, ROOT, program
 
@@ -30,14 +35,47 @@ def block(name: str) -> str:
     return str(found)
 
 
-def run_block(name: str, **variables: str) -> None:
-    """Run commands of the guide in a shell that stops at the first that fails."""
+def run_block(name: str, *, directory: Path = ROOT, before: str = "", **variables: str) -> str:
+    """Run commands of the guide in a shell that stops at the first that fails; return what they print."""
+    return run_text(before + block(name), directory=directory, **variables)
+
+
+def run_text(text: str, *, directory: Path, **variables: str) -> str:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block(name)], env={**os.environ, "PATH": path, **variables},
-        capture_output=True, text=True, timeout=120,
+        ["bash", "-euo", "pipefail", "-c", text], env={**os.environ, "PATH": path, **variables},
+        cwd=directory, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+class Reader:
+    """Somebody who follows the guide line by line and puts in the ids that were printed last.
+
+    Parameters
+    ----------
+    directory
+        Where they are.
+    instead
+        What they have where the guide says something else.
+    """
+
+    def __init__(self, directory: Path, *, instead: Mapping[str, str], **variables: str) -> None:
+        self._directory, self._instead, self._variables = directory, instead, variables
+        self._printed: dict[str, str] = {}
+        self._exports = ""
+
+    def follow(self, name: str) -> None:
+        for line in block(name).splitlines():
+            for words, mine in self._instead.items():
+                line = line.replace(words, mine)
+            line = re.sub(r"\b([a-z]{3})_\.\.\.", lambda kind: self._printed[kind[1]], line)
+            if line.startswith("export "):
+                self._exports += f"{line}\n"
+                continue
+            said = run_text(self._exports + line, directory=self._directory, **self._variables)
+            self._printed |= {found[:3]: found for found in re.findall(r"\b[a-z]{3}_[0-9a-hjkmnp-tv-z]{26}\b", said)}
 
 
 def moeplan_lines() -> list[str]:
@@ -102,8 +140,72 @@ def back_up_and_restore(folder: Path, name: str, before: dict[str, str], after: 
             assert service.get(f"/v1/plans/{plan['id']}").json()["state"] == "proposed"
 
 
+def test_the_first_engine_and_its_keys(tmp_path: Path) -> None:
+    """Every line as it stands there; traffic after the push is measured for a shorter time."""
+    with (
+        replay_engine(admin_key="KEY-of-the-engine") as engine_url,
+        served(tmp_path, key=KEY, MOEPLAN_ENGINE_KEY="KEY-of-the-engine") as service,
+    ):
+        instead = {
+            "http://127.0.0.1:8430": service.url, "http://127.0.0.1:30000": engine_url, "--steps 2000": "--steps 60",
+            "moeplan push": "moeplan push --measure-seconds 1", "moeplan plan trc": "moeplan plan --time-limit 2 trc",
+        }  # fmt: skip
+        reader = Reader(tmp_path, instead=instead, MOEPLAN_TOKEN=KEY, MOEPLAN_ADMIN_API_KEY=KEY)
+        for name in ("first-engine", "first-schedule", "keys"):
+            reader.follow(name)
+        assert "</html>" in (tmp_path / "plan.html").read_text()
+        rollouts = service.get("/v1/rollouts").json()["items"]
+        assert [rollout["state"] for rollout in rollouts] == ["applied", "rolled_back"]
+        (key,) = service.get("/v1/keys").json()["items"]
+        assert key["revoked_at"] is not None
+
+
+def test_secrets_for_containers(tmp_path: Path) -> None:
+    program("openssl")
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    run_block("containers", directory=tmp_path)
+    secrets = tmp_path / "deploy" / "compose" / "secrets"
+    wanted = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["secrets"]
+    assert {Path(each["file"]).name for each in wanted.values()} == {file.name for file in secrets.iterdir()}
+    assert all(file.read_text().strip() for file in secrets.iterdir())
+    assert secrets.stat().st_mode & 0o777 == 0o700
+
+
+def test_secrets_for_kubernetes() -> None:
+    """Without a cluster: kubectl makes them and sends nothing."""
+    program("kubectl")
+    program("openssl")
+    nothing_sent = 'kubectl() { command kubectl "$@" --dry-run=client -o name; }\n'
+    made = run_block("kubernetes", before=nothing_sent).split()
+    assert made == ["namespace/moeplan", "secret/moeplan", "secret/moeplan-engine-keys"]
+
+
+def rows(database_url: str) -> dict[str, int]:
+    """Return how many rows every table has."""
+    database = open_database(database_url)
+    with database.connection() as connection:
+        tables = {
+            table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+            for table in Base.metadata.sorted_tables
+        }
+    database.close()
+    return tables
+
+
+def go_back_and_forth(database_url: str, **variables: str) -> None:
+    """Take the schema of a service that was used to the first revision and back, as the guide says."""
+    before = rows(database_url)
+    assert before["plans"] > 0
+    assert before["audit_events"] > 0
+    run_block("downgrade", **variables)
+    run_block("upgrade", **variables)
+    assert rows(database_url) == before
+
+
 def test_backup_and_restore_with_sqlite(tmp_path: Path) -> None:
     back_up_and_restore(tmp_path, "sqlite", {}, {})
+    data = tmp_path / "first" / "data"
+    go_back_and_forth(f"sqlite:///{data / 'moeplan.db'}", MOEPLAN_DATA_DIR=str(data))
 
 
 def test_backup_and_restore_with_postgresql(tmp_path: Path, empty_postgres_url: Callable[[], str]) -> None:
@@ -112,3 +214,4 @@ def test_backup_and_restore_with_postgresql(tmp_path: Path, empty_postgres_url: 
     command = [sys.executable, "-c", "from api.cli import main; main()", "db", "upgrade"]
     subprocess.run(command, env={**os.environ, **urls[0]}, check=True, capture_output=True)
     back_up_and_restore(tmp_path, "postgresql", *urls)
+    go_back_and_forth(urls[0]["MOEPLAN_DATABASE_URL"], MOEPLAN_DATA_DIR=str(tmp_path / "first" / "data"), **urls[0])
