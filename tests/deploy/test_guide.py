@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -35,12 +36,14 @@ def block(name: str) -> str:
     return str(found)
 
 
-def run_block(name: str, *, directory: Path = ROOT, before: str = "", **variables: str) -> str:
+def run_block(
+    name: str, variables: Mapping[str, str] = MappingProxyType({}), *, directory: Path = ROOT, before: str = ""
+) -> str:
     """Run commands of the guide in a shell that stops at the first that fails; return what they print."""
-    return run_text(before + block(name), directory=directory, **variables)
+    return run_text(before + block(name), variables, directory=directory)
 
 
-def run_text(text: str, *, directory: Path, **variables: str) -> str:
+def run_text(text: str, variables: Mapping[str, str], *, directory: Path) -> str:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", text], env={**os.environ, "PATH": path, **variables},
@@ -74,7 +77,7 @@ class Reader:
             if line.startswith("export "):
                 self._exports += f"{line}\n"
                 continue
-            said = run_text(self._exports + line, directory=self._directory, **self._variables)
+            said = run_text(self._exports + line, self._variables, directory=self._directory)
             self._printed |= {found[:3]: found for found in re.findall(r"\b[a-z]{3}_[0-9a-hjkmnp-tv-z]{26}\b", said)}
 
 
@@ -130,9 +133,9 @@ def back_up_and_restore(folder: Path, name: str, before: dict[str, str], after: 
             rebalance(service, engine["id"])
             service.post("/v1/keys", {"name": "grafana", "level": "read"}, status=201)
             there = contents(service)
-            run_block(f"backup-{name}", BACKUP=backup, MOEPLAN_DATA_DIR=str(first / "data"), **before)
+            run_block(f"backup-{name}", {"BACKUP": backup, "MOEPLAN_DATA_DIR": str(first / "data"), **before})
             service.post("/v1/keys", {"name": "too late", "level": "read"}, status=201)
-        run_block(f"restore-{name}", BACKUP=backup, MOEPLAN_DATA_DIR=str(second / "data"), **after)
+        run_block(f"restore-{name}", {"BACKUP": backup, "MOEPLAN_DATA_DIR": str(second / "data"), **after})
         with served(second, key=KEY, **after) as service:
             assert contents(service) == there
             trace_id = there["traces"][0]["id"]
@@ -197,8 +200,8 @@ def go_back_and_forth(database_url: str, **variables: str) -> None:
     before = rows(database_url)
     assert before["plans"] > 0
     assert before["audit_events"] > 0
-    run_block("downgrade", **variables)
-    run_block("upgrade", **variables)
+    run_block("downgrade", variables)
+    run_block("upgrade", variables)
     assert rows(database_url) == before
 
 

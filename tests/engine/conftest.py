@@ -33,6 +33,7 @@ ENGINE_FIXTURES = (
     "balancing_engine",
     "int8_engine",
     "mixtral_engine",
+    "wheel_engine",
 )
 
 

@@ -39,6 +39,8 @@ class EngineSetup:
         ``--admin-api-key``, empty for none; the client sends it.
     balances : bool
         Whether moeplan's plugin is told to be the engine's balancer.
+    moeplan_from : str
+        Folder whose moeplan is loaded: this checkout. Empty for what is installed in the environment.
     """
 
     arguments: tuple[str, ...] = ()
@@ -46,6 +48,7 @@ class EngineSetup:
     dispatch: str | None = "dynamic"
     admin_key: str = ""
     balances: bool = False
+    moeplan_from: str = str(KIT.parents[2])
 
     @property
     def all_arguments(self) -> tuple[str, ...]:
@@ -85,6 +88,9 @@ ALL_TO_ALL = EngineSetup(
 
 INT8 = EngineSetup(plugins=("cpu_shim", "faults", "int8"))
 """For a checkpoint whose experts are int8."""
+
+INSTALLED = EngineSetup(moeplan_from="")
+"""With the moeplan that is installed in its environment."""
 
 OTHER_MODEL = EngineSetup(arguments=("--ep-num-redundant-experts", "0"), dispatch=None)
 """For a model that SGLang serves with the trivial layout only; with a dispatch algorithm its first request ends it."""
@@ -188,7 +194,8 @@ def engine_server(
                 *_arguments(model, port),
                 *setup.all_arguments,
             ],
-            env={**os.environ, **_variables(folder, fault_file, setup.plugins), **setup.variables},
+            cwd=folder,
+            env={**os.environ, **_variables(folder, fault_file, setup), **setup.variables},
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -229,10 +236,10 @@ def _arguments(model: Path, port: int) -> list[str]:
     return [*(word for pair in pairs.items() for word in pair), *flags]
 
 
-def _variables(folder: Path, fault_file: Path, plugins: tuple[str, ...]) -> dict[str, str]:
+def _variables(folder: Path, fault_file: Path, setup: EngineSetup) -> dict[str, str]:
+    first = (setup.moeplan_from,) if setup.moeplan_from else ()
     return {
-        # This checkout's plugin, wherever the environment's own comes from.
-        "PYTHONPATH": os.pathsep.join([str(KIT.parents[2]), *(str(KIT / plugin) for plugin in plugins)]),
+        "PYTHONPATH": os.pathsep.join([*first, *(str(KIT / plugin) for plugin in setup.plugins)]),
         "PYTHONUNBUFFERED": "1",
         "MOEPLAN_TEST_FAULT_FILE": str(fault_file),
         "MOEPLAN_TEST_LOADS_FOLDER": str(folder),
