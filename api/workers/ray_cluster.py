@@ -87,8 +87,8 @@ def _join(ray: Any) -> None:
     except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
         said = " ".join(str(error).split())[:200].rstrip(" .")
         raise RayUnreachable(
-            f"no Ray cluster answers at {address or 'this machine'}: {said}. A cluster with a token answers only who has "
-            "it too, in RAY_AUTH_TOKEN or the file of RAY_AUTH_TOKEN_PATH, and RAY_AUTH_MODE=token."
+            f"no Ray cluster answers at {address or 'this machine'}: {said}. A cluster with a token answers only who "
+            "has it too, in RAY_AUTH_TOKEN or the file of RAY_AUTH_TOKEN_PATH, and RAY_AUTH_MODE=token."
         ) from error
 
 

@@ -69,6 +69,19 @@ def test_an_address_at_which_nobody_listens_is_refused_at_once(monkeypatch: pyte
             RayCrew()
 
 
+def test_where_ray_does_not_connect_its_token_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray says of a wrong token only that it failed to connect, after 20 seconds."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed (extra moeplan[ray]).")
+
+    def refused(**_: object) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster at 10.0.0.7:6379.")
+
+    monkeypatch.setattr(ray, "init", refused)
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    with pytest.raises(RayUnreachable, match=r"at 10\.0\.0\.7:6379\. A cluster with a token .* RAY_AUTH_TOKEN"):
+        RayCrew()
+
+
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", None])
 def test_a_server_that_is_no_ray_is_refused_instead_of_waited_for(
     monkeypatch: pytest.MonkeyPatch, answer: bytes | None
