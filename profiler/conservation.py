@@ -16,6 +16,9 @@ from placement.notice import Notice
 
 SHOWN_LAYERS = 8
 
+MISCOUNTED_SHARE = 0.01
+"""Of a window's routed tokens: by so much its counts may miss what its tokens should have, without a word."""
+
 
 def conservation_notices(
     sums_WL: npt.NDArray[np.int64], window_names: Sequence[str], expected_W: Sequence[int | None]
@@ -59,6 +62,46 @@ def conservation_notices(
         "layers count different numbers of routed tokens, so some were lost or counted twice: "
         f"{worst[1]}, off by up to {worst[0]:.2%}{others}."
     )
+    return (Notice("TOKEN_CONSERVATION", detail),)
+
+
+def token_notices(
+    sums_WL: npt.NDArray[np.int64], window_names: Sequence[str], tokens_W: Sequence[int], *, top_k: int | None
+) -> tuple[Notice, ...]:
+    """Return the warning ``TOKEN_CONSERVATION``, if layers count something else than the tokens that were computed.
+
+    Parameters
+    ----------
+    sums_WL : ndarray
+        int64 [W, L], routed tokens of each window and layer; layers without any (dense ones) are not judged.
+    window_names : sequence of str
+    tokens_W : sequence of int
+        Tokens of each window, as the engine says.
+    top_k : int or None
+        None, where it is not known, compares nothing.
+
+    Returns
+    -------
+    tuple of Notice
+        None or one, naming the window that is furthest off.
+    """
+    off: list[tuple[float, str]] = []
+    for sums_L, name, tokens in zip(sums_WL, window_names, tokens_W, strict=True):
+        right, busy_L = tokens * (top_k or 0), sums_L[sums_L > 0]
+        if not right or not busy_L.size:
+            continue
+        counted = _most_common(busy_L)
+        share = abs(counted - right) / right
+        if share > MISCOUNTED_SHARE:
+            off.append(
+                (share, f"{name} has {counted} routed tokens in most layers, and its {tokens} tokens make {right}")
+            )
+    if not off:
+        return ()
+    share, worst = max(off)
+    more = len(off) - 1
+    others = "" if more == 0 else "; one more window is off" if more == 1 else f"; {more} more windows are off"
+    detail = f"the engine's counts and its tokens do not add up: {worst} (x top-k), off by {share:.1%}{others}."
     return (Notice("TOKEN_CONSERVATION", detail),)
 
 

@@ -42,8 +42,8 @@ from api.service.error_json import error_json
 from api.states import Outcome, RolloutState
 from placement.errors import CodedError
 
-NOT_RECORDED = ("EMPTY_PROFILE", "ENGINE_BUSY")
-"""Errors of a recording that are nobody's fault: there was no traffic, or somebody else records."""
+NOT_RECORDED = ("EMPTY_PROFILE", "ENGINE_BUSY", "ENGINE_RESTARTED")
+"""Errors of a recording that are nobody's fault: no traffic, somebody else records, the engine was started anew."""
 
 OF_ROLLOUT = ("state", "predicted", "measured", "measured_before", "verdict", "layout_hash")
 """What the decision keeps of a rollout."""

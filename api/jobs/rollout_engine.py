@@ -29,7 +29,9 @@ from profiler.errors import EngineRestarted, LayoutHashMismatch, PostPushCheckFa
 QUIET_POLL_S = 0.5
 
 PATIENT_ATTEMPTS = 6
-"""After layers have moved, an engine that does not answer is asked for about 12 seconds."""
+PATIENT_S = 180.0
+"""After layers have moved, an engine that cannot be reached is asked for about 12 seconds; one that takes connections
+and does not answer for no longer than this and one limit more."""
 
 REFUSED_AS_A_WHOLE = ("LAYOUT_HASH_MISMATCH", "ENGINE_BUSY", "ENGINE_REFUSED", "ENGINE_RESTING", "SECRET_MISSING")
 """Errors of a push with which no engine has moved anything."""
@@ -112,8 +114,10 @@ def verify(aim: Aim, checked: Json, *, weights: bool) -> Json:
     before = stored_placement(aim.service, checked["sha256"])
     compared = weights and before.checksums is not None
     with engine_client(aim.service, aim.engine) as client:
-        with_retries(client.require_alive, attempts=PATIENT_ATTEMPTS)
-        seen = with_retries(lambda: client.placement(checksums=compared), attempts=PATIENT_ATTEMPTS)
+        with_retries(client.require_alive, attempts=PATIENT_ATTEMPTS, longest_s=PATIENT_S)
+        seen = with_retries(
+            lambda: client.placement(checksums=compared), attempts=PATIENT_ATTEMPTS, longest_s=PATIENT_S
+        )
     require_runs(seen, before, aim)
     check_ranks_agree(seen)
     if compared:
@@ -156,7 +160,7 @@ def read(aim: Aim, checked: Json) -> Json:
     before = stored_placement(aim.service, checked["sha256"])
     try:
         with engine_client(aim.service, aim.engine) as client:
-            seen = with_retries(client.placement, attempts=PATIENT_ATTEMPTS)
+            seen = with_retries(client.placement, attempts=PATIENT_ATTEMPTS, longest_s=PATIENT_S)
     except CodedError as unread:
         return {"found": UNREAD, "layout_hash": None, "sentence": unread.detail}
     found = recognise(seen, before, aim.layout)

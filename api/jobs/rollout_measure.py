@@ -8,7 +8,7 @@ from typing import Any
 
 from api.jobs.durable import Json
 from api.jobs.rollout_aim import Aim, layout_of, planned, stored_placement
-from api.jobs.rollout_engine import PATIENT_ATTEMPTS, require_runs
+from api.jobs.rollout_engine import PATIENT_ATTEMPTS, PATIENT_S, require_runs
 from api.jobs.rollout_verdict import LEAST_PAIRS_PER_GPU, Verdict, figures, judge, judged_metric, not_measured
 from api.service.engine_access import engine_client, with_retries
 from api.service.engines import dispatch_of, topology_of
@@ -47,7 +47,7 @@ def measure(aim: Aim, checked: Json, verified: Json) -> Json:
     """
     with engine_client(aim.service, aim.engine) as client:
         recorded = _recorded(aim, client)
-        seen = with_retries(client.placement, attempts=PATIENT_ATTEMPTS)
+        seen = with_retries(client.placement, attempts=PATIENT_ATTEMPTS, longest_s=PATIENT_S)
     before = stored_placement(aim.service, checked["sha256"])
     require_runs(seen, before, aim)
     if seen.boot_id != verified["boot_id"]:

@@ -10,8 +10,8 @@ from typing import Any
 
 from api.jobs.durable import Json
 from api.jobs.running import Finish, JobRun
-from api.jobs.task_process import run_task
-from api.service.engine_access import require_rested
+from api.jobs.task_process import TaskFailed, run_task
+from api.service.engine_access import FAILURE_CODES, RECORDING, note_failure, note_success, require_rested
 from api.states import TraceState
 from api.store import engines, traces
 from api.store.audit import change_state
@@ -48,8 +48,15 @@ def _begin(run: JobRun) -> bool:
 
 
 def _captured(run: JobRun, *, resumed: bool) -> Json:
-    request = {**_capture_request(run), "resumed": resumed}
-    made = _task(run, "capture", request, grace_s=CAPTURE_GRACE_S)
+    engine_id, request = _capture_request(run)
+    try:
+        made = _task(run, "capture", {**request, "resumed": resumed}, grace_s=CAPTURE_GRACE_S)
+    except TaskFailed as failed:
+        code = failed.error["code"]
+        if code in FAILURE_CODES:
+            note_failure(run.service, engine_id, code=code, detail=failed.error["detail"], during=RECORDING)
+        raise
+    note_success(run.service, engine_id, during=RECORDING)
     made["facts"]["recorded_at"] = iso(now())
     return made
 
@@ -77,12 +84,12 @@ def _import_request(run: JobRun) -> Json:
         return {"files": files, "read": trace.request, "name": trace.name}
 
 
-def _capture_request(run: JobRun) -> Json:
+def _capture_request(run: JobRun) -> tuple[str, Json]:
     with run.service.database.reading() as session:
         trace = traces.find(session, run.subject_id)
         engine = engines.find(session, str(trace.engine_id))
     require_rested(engine)
-    return {
+    return engine.id, {
         "url": engine.url,
         "key_reference": engine.key_reference,
         "read_key_reference": engine.read_key_reference,

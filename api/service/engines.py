@@ -8,7 +8,7 @@ from typing import Any
 from api.errors import BadRequest, EngineInUse, NameTaken
 from api.service import schedules as schedule_service
 from api.service.context import Service
-from api.service.engine_access import engine_client, with_retries
+from api.service.engine_access import engine_client, state_as_read, with_retries
 from api.service.secret_references import checked_reference
 from api.service.topology_text import costs_from_text
 from api.states import EngineState
@@ -21,7 +21,7 @@ from api.store.models import Engine
 from placement.dispatch import Dispatch
 from placement.errors import CodedError
 from placement.topology import Topology, flat_or_nodes, from_cost_matrix
-from profiler.engine.contract import ABILITIES, Placement, PluginHealth
+from profiler.engine.contract import Placement, PluginHealth
 from profiler.engine.http import EngineHttp
 from profiler.errors import EngineError
 
@@ -118,7 +118,7 @@ def read(service: Service, engine_id: str) -> dict[str, Any]:
     """
     with service.database.reading() as session:
         engine = engines.find(session, engine_id)
-    engine.resting_until = None  # somebody asks: try at once
+    engine.resting_until, engine.failures_in_row = None, 0  # somebody asks: try at once, and everything
     found: dict[str, Any] = {"facts": engine.facts, "warnings": [], "error": None}
     try:
         with engine_client(service, engine) as client:
@@ -127,8 +127,8 @@ def read(service: Service, engine_id: str) -> dict[str, Any]:
             notices = client.protection_notices()
         found["facts"] = facts_of(health, placement)
         found["warnings"] = [notice.to_dict() for notice in notices]
-        limited = [name for name in ABILITIES if not health.abilities[name].works]
-        found["state"] = EngineState.LIMITED if limited else EngineState.READY
+        found["state"] = state_as_read(found["facts"])
+        found["failures_in_row"], found["resting_until"] = 0, None  # whatever failed before: somebody looked
     except CodedError as error:
         unreachable = isinstance(error, EngineError) and error.code in ("ENGINE_UNREACHABLE", "ENGINE_FAILED")
         found["state"] = EngineState.UNREACHABLE if unreachable else EngineState.LIMITED

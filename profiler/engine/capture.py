@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from placement.errors import BadOption, EmptyProfile
 from placement.notice import Notice
+from profiler.conservation import token_notices
 from profiler.engine.client import EngineClient
 from profiler.engine.contract import Placement
 from profiler.engine.contract_demand import (
@@ -23,7 +26,7 @@ from profiler.engine.contract_demand import (
     DemandState,
     DemandWindow,
 )
-from profiler.errors import EngineAnswerInvalid, EngineBusy, EngineError, PluginMissing
+from profiler.errors import EngineAnswerInvalid, EngineBusy, EngineError, EngineRestarted, PluginMissing
 from profiler.trace import CountChunk, Phase, TraceHeader
 
 POLL_S = 0.2
@@ -124,6 +127,8 @@ def capture(
         Not exactly one of ``steps`` and ``seconds``, or both window lengths.
     EngineBusy
         Somebody else is recording, or has taken the recording over.
+    EngineRestarted
+        It was started anew meanwhile.
     EmptyProfile
         The engine served nothing meanwhile.
     EngineError
@@ -194,9 +199,13 @@ class _Collected:
         )
 
     def _check(self, answer: DemandAnswer, state: DemandState) -> None:
-        if answer.recording_id != state.recording_id:
-            raise EngineBusy(f"{self._client.url}: somebody else has started another recording meanwhile.")
         placement = self._placement
+        if answer.recording_id != state.recording_id:
+            if self._client.placement().boot_id != placement.boot_id:
+                raise EngineRestarted(
+                    f"{self._client.url} was started anew while it was recorded; its counts are lost."
+                )
+            raise EngineBusy(f"{self._client.url}: somebody else has started another recording meanwhile.")
         found = (answer.layers, answer.sources, answer.experts)
         one, all_gpus = ((placement.layers, sources, placement.experts) for sources in (1, placement.ep_size))
         if found not in (one, all_gpus):
@@ -216,6 +225,11 @@ class _Collected:
         if len(generations) > 1:
             detail = f"the layout changed {len(generations) - 1} times while recording; expert counts are not affected."
             yield Notice("LAYOUT_CHANGED", detail)
+        served = [window for window in self.windows if window.phases]
+        sums_WL = np.array([sum(phase.counts_LSE.sum(axis=(1, 2)) for phase in window.phases) for window in served])
+        yield from token_notices(
+            sums_WL, [f"window {w.index}" for w in served], [w.tokens for w in served], top_k=self._placement.top_k
+        )
 
 
 @contextmanager
@@ -228,7 +242,7 @@ def _recording(client: EngineClient, options: DemandOptions) -> Iterator[DemandS
         raise
     try:
         yield state
-    except EngineBusy:  # the open recording is somebody else's now
+    except (EngineBusy, EngineRestarted):  # the open recording is somebody else's now, if there is one
         raise
     except BaseException as first:
         try:

@@ -104,6 +104,10 @@ class EngineClient:
                     raise
                 time.sleep(poll_s)
 
+    def require_answering(self) -> None:
+        """Raise :class:`EngineUnreachable` unless the HTTP server answers anything at all, whatever it is."""
+        self._read("/model_info", HTTP_S, key=self._read_key)
+
     def server_info(self) -> dict[str, Any]:
         """Return the engine's server arguments and state, unchecked beyond being an object."""
         answer = self._read("/server_info", RANKS_S, key=self._read_key)

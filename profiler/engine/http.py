@@ -207,6 +207,8 @@ class _Connection:
 
 
 def _unusable(error: httpx.RequestError, what: str) -> EngineUnreachable | EngineAnswerInvalid:
+    if "without sending complete message" in str(error):
+        return EngineUnreachable(f"{what}: the engine closed the connection before its answer was whole ({error}).")
     if isinstance(error, httpx.RemoteProtocolError | httpx.DecodingError):
         return EngineAnswerInvalid(f"{what}: the answer is not valid HTTP ({error}).")
     return EngineUnreachable(f"{what}: the engine cannot be reached ({error}).")
@@ -239,6 +241,9 @@ def _checked_url(url: str) -> str:
 def _whole_body(response: httpx.Response, what: str, *, deadline_s: float, limit_s: float) -> bytes:
     if response.headers.get("content-encoding", "identity") != "identity":
         raise EngineAnswerInvalid(f"{what}: the answer is compressed, which was not asked for.")
+    stated = response.headers.get("content-length", "")
+    if stated.isascii() and stated.isdigit() and int(stated[:20]) > MAX_ANSWER_BYTES:
+        raise EngineAnswerInvalid(f"{what}: the answer is larger than {MAX_ANSWER_BYTES} bytes.")
     body = bytearray()
     for piece in response.iter_raw():
         body += piece

@@ -199,6 +199,11 @@ class ReplayEngine:
 
     # ------------------------------------------------------------------ demand
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody sees what a step routes: demand is recorded, or a request waits."""
+        return self._demand.recording or bool(self._waiting)
+
     def start_demand(self, options: DemandOptions) -> DemandState:
         ended = self._demand.start(options)
         return replace(self._demand_state(), taken_over_from=ended)
@@ -272,7 +277,7 @@ class ReplayEngine:
         started_s = time.perf_counter()
         if self._restart_left == number:
             self._restart_left = None
-            self._start_anew()
+            self.start_anew()
             raise Restarted
         if self._chunk_fault_left == number:
             self._chunk_fault_left = None
@@ -293,7 +298,7 @@ class ReplayEngine:
         self._pushing = False
         self.push_log.end(status)
 
-    def _start_anew(self) -> None:
+    def start_anew(self) -> None:
         """Be as after a start; the trace goes on where it is, since traffic does not begin again with an engine."""
         self._map_LP = first_map(self._traffic, self.options)
         self._weights = SlotWeights(self._map_LP, moe_layers=self._moe_layers)

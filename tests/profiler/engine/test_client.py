@@ -233,8 +233,10 @@ def test_an_answer_that_breaks_off_or_is_no_http():
         request.wfile.write(b"SSH-2.0-OpenSSH\r\n")
         request.close_connection = True
 
-    for handler in (broken, no_http):
-        assert type(error_of(handler)) is EngineAnswerInvalid
+    broke_off = error_of(broken)
+    assert type(broke_off) is EngineUnreachable
+    assert "closed the connection before its answer was whole" in broke_off.detail
+    assert type(error_of(no_http)) is EngineAnswerInvalid
 
 
 def test_nobody_listens():
