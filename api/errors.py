@@ -20,6 +20,7 @@
           |    +-- VersionChanged, VersionNeeded
           +-- SecretMissing                   an engine's key is not where its reference says
           +-- EngineResting                   an engine failed so often that it is left alone for a while
+          +-- EngineCallsFull                 as many requests wait for engines as may at a time
           +-- JobStopped                      a job was cancelled, or its process ended
           +-- ClientError                     a moeplan service that the command line asks (--url)
                +-- ServiceUnreachable, ServiceAnswerInvalid
@@ -167,6 +168,10 @@ class SecretMissing(ApiError):
 
 class EngineResting(ApiError):
     """The engine failed several times in a row and is left alone for a while."""
+
+
+class EngineCallsFull(ApiError):
+    """As many requests wait for engines already as the service lets wait at a time."""
 
 
 class JobStopped(ApiError):

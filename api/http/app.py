@@ -9,6 +9,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from prometheus_client import CollectorRegistry
 
+from api.http.engine_calls import EngineCalls
 from api.http.metrics import HttpMetrics
 from api.http.middleware import LimitedBodies, RequestIds, SizeLimits
 from api.http.problems import Problem, add_problem_answers, documented
@@ -36,6 +37,7 @@ def create_app(service: Service) -> FastAPI:
     registry = CollectorRegistry()
     registry.register(StateCollector(service))
     app.state.service, app.state.registry, app.state.heat = service, registry, HeatCache()
+    app.state.engine_calls = EngineCalls()
     v1 = APIRouter(prefix="/v1", responses=documented(400, 401, 403, 413, 422, 503))
     for module in (engines, traces, frames, plans, rollouts, schedules, decisions, jobs, keys):
         v1.include_router(module.router)

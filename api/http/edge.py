@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from api.errors import (
     VersionChanged,
     VersionNeeded,
 )
+from api.http.engine_calls import EngineCalls
 from api.service import browser_sessions
 from api.service import keys as key_service
 from api.service.context import Service
@@ -73,6 +75,11 @@ class Edge:
     @property
     def actor(self) -> Actor:
         return Actor(self.caller.who, request_id=self.request.state.request_id)
+
+    def waiting_for(self, engine: str) -> AbstractContextManager[None]:
+        """Hold one of the few places for requests that wait for an engine. Raises :class:`EngineCallsFull`."""
+        calls: EngineCalls = self.request.app.state.engine_calls
+        return calls.waiting_for(engine)
 
     def change(self, act: Callable[[Session], Answer]) -> Response:
         """Make a change in one transaction and answer."""

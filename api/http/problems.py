@@ -38,6 +38,7 @@ STATUS: Mapping[type[CodedError], int] = {
     ours.VersionNeeded: 428,
     ours.RequestError: 422,
     ours.EngineResting: 503,
+    ours.EngineCallsFull: 503,
     ours.DatabaseUnreachable: 503,
     ours.FilesUnreachable: 503,
     ours.StateError: 500,

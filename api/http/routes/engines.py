@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from api.http.edge import Admin, Answer, IdempotencyKey, IfMatch, IfNoneMatch, Pages, Reader, etag
+from api.http.edge import Admin, Answer, Edge, IdempotencyKey, IfMatch, IfNoneMatch, Pages, Reader, etag
 from api.http.problems import documented
 from api.http.schemas.common import PageOut, ReasonIn
 from api.http.schemas.engines import EngineChange, EngineIn, EngineOut
@@ -29,6 +29,11 @@ def list_engines(edge: Reader, pages: Pages) -> PageOut[EngineOut]:
 def register_engine(body: EngineIn, edge: Admin, idempotency_key: IdempotencyKey = None) -> Response:
     """Register an engine and read it. One that does not answer is registered too, and says so."""
 
+    with edge.waiting_for(body.url):
+        return _registered_and_read(body, edge)
+
+
+def _registered_and_read(body: EngineIn, edge: Edge) -> Response:
     def act(session: Session) -> Answer:
         engine = engine_service.register(
             session,
@@ -67,7 +72,8 @@ def get_engine(engine_id: str, edge: Reader, if_none_match: IfNoneMatch = None) 
 @router.post("/{engine_id}/read", response_model=EngineOut, responses=documented(404))
 def read_engine(engine_id: str, edge: Admin) -> EngineOut:
     """Ask the engine what it is now, also one that is resting; what goes wrong stands in the answer."""
-    engine_service.read(edge.service, engine_id)
+    with edge.waiting_for(engine_id):
+        engine_service.read(edge.service, engine_id)
     with edge.service.database.reading() as session:
         return EngineOut.of(engines.find(session, engine_id))
 

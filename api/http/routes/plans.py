@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -151,7 +152,9 @@ def diff_plan(
     """Say which slots move between another layout and a plan's."""
     with edge.service.database.reading() as session:
         plan = plans.find(session, plan_id)
-    return plan_service.difference(edge.service, plan, against=against, engine_id=engine_id).to_dict()
+    asked = str(engine_id or plan.engine_id) if against == "running" else None
+    with nullcontext() if asked is None else edge.waiting_for(asked):
+        return plan_service.difference(edge.service, plan, against=against, engine_id=engine_id).to_dict()
 
 
 @router.post("/{plan_id}/approve", response_model=PlanOut, responses=documented(404, 409, 412))
