@@ -3,15 +3,20 @@
 What DBOS gives, as tried with several processes on SQLite and on PostgreSQL (``tests/api/jobs``): a job is queued in
 the transaction that makes it; one worker gets it; of every engine one job runs at a time, over all workers; a step that
 has ended is not run again, one that was cut off is; a worker that was taken for dead cannot write a result any more.
-What it does not give: it takes over the jobs of a dead worker only when told to (:meth:`Executor.take_over`).
+What it does not give: it takes over the jobs of a dead worker only when told to (:meth:`Executor.take_over`), and it
+forgets a job of a living one whose connection was cut while a step was written down (:meth:`Executor.take_up_left`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
+import structlog
 from dbos import DBOS, DBOSClient, DBOSConfig
 from dbos._error import DBOSException
 from dbos._serialization import DBOSPortableJSON
@@ -32,6 +37,8 @@ POLL_S = 0.5
 
 Json = dict[str, Any]
 
+log = structlog.get_logger("moeplan.jobs")
+
 
 class Steps(Protocol):
     """Runs a step of a job, or returns what it returned when it was run before."""
@@ -41,6 +48,13 @@ class Steps(Protocol):
 
 RunJob = Callable[[str, Steps], None]
 """Carries out a job by its id; called again, with the steps done so far, when its worker died."""
+
+
+class JobLeft(BaseException):
+    """The database was lost in the middle of a job: nothing is written, and the job is taken up where it was.
+
+    No :class:`Exception`, because DBOS would keep that as the job's end.
+    """
 
 
 def upgrade(url: URL) -> None:
@@ -100,7 +114,7 @@ class Executor:
     worker_id
         A worker that starts with the id of one that died goes on with its jobs.
     run
-        Must not raise: what goes wrong with a job is the job's result.
+        Must not raise, but for :class:`JobLeft`: what goes wrong with a job is the job's result.
     jobs_at_a_time
     """
 
@@ -116,13 +130,18 @@ class Executor:
             "use_listen_notify": True,
             "log_level": "WARNING",
         }
-        DBOS(config=config)
+        self._dbos = DBOS(config=config)
         DBOS.listen_queues([QUEUE])
         self._jobs_at_a_time = jobs_at_a_time
+        self._worker_id = worker_id
+        self._running: Counter[str] = Counter()
+        self._idle: set[str] = set()
+        self._lock = threading.Lock()
 
         @DBOS.workflow(name=WORKFLOW, max_recovery_attempts=None)
         def job(job_id: str) -> None:
-            run(job_id, _run_step)
+            with self._noted(job_id):
+                run(job_id, _run_step)
 
     def start(self) -> None:
         """Begin to take jobs. Raises :class:`DatabaseOutdated`."""
@@ -145,13 +164,43 @@ class Executor:
         # DBOS offers this to its paid control plane alone; the method behind it is stable and tested here.
         return len(DBOS._recover_pending_workflows(list(worker_ids)))
 
+    def take_up_left(self) -> int:
+        """Queue again what this worker has begun and does not do any more; return how many jobs.
+
+        Called again and again. A job is queued again only when it was found so twice in a row: between being taken from
+        the queue and being begun it looks the same.
+        """
+        database = self._dbos._sys_db  # what DBOS itself recovers with; stable and tested here
+        with self._lock:
+            pending = {each.workflow_id for each in database.get_pending_workflows(self._worker_id, STEPS_VERSION)}
+            idle = pending - set(self._running)
+            left, self._idle = idle & self._idle, idle
+        return sum(database.reenqueue_for_recovery(job_id, [self._worker_id], QUEUE) for job_id in sorted(left))
+
+    @contextmanager
+    def _noted(self, job_id: str) -> Iterator[None]:
+        with self._lock:
+            self._running[job_id] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running[job_id] -= 1
+                if not self._running[job_id]:
+                    del self._running[job_id]
+
     def stop(self, *, wait_s: int = 0) -> None:
         """Take no more jobs; those that run are left to whoever takes over."""
         DBOS.destroy(workflow_completion_timeout_sec=wait_s)
 
 
 def _run_step(name: str, step: Callable[[], Json]) -> Json:
-    return DBOS.run_step({"name": name}, step)
+    try:
+        return DBOS.run_step({"name": name}, step)
+    except (SQLAlchemyError, DBOSException) as error:
+        # Steps raise nothing themselves: whether the database has the result is not known.
+        log.warning("step could not be written down", step=name, detail=_first_line(error))
+        raise JobLeft from error
 
 
 def _text(url: URL) -> str:

@@ -66,7 +66,7 @@ def _solve(run: JobRun, current: Json) -> Json:
             {**plan_request(run, current), "out": str(out)},
             on_progress=run.report,
             on_event=run.tell,
-            require_going_on=run.require_going_on,
+            require_going_on=run.require_not_stopped,
             grace_s=SOLVE_GRACE_S,
         )
         run.write_down()

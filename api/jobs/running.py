@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import structlog
 
-from api.errors import JobStopped
-from api.jobs.durable import Json, Steps
+from api.errors import DatabaseUnreachable, JobStopped
+from api.jobs.durable import JobLeft, Json, Steps
 from api.jobs.task_process import TaskFailed
 from api.service.context import Service
 from api.service.error_json import error_json
@@ -86,13 +87,13 @@ class JobRun:
         return value
 
     def report(self, progress: float, step: str) -> None:
-        """Say how far the job is. Raises :class:`JobStopped` when it must not go on."""
+        """Say how far the job is, where the database answers. Raises :class:`JobStopped` when it must not go on."""
         now_s = time.monotonic()
         if step == self._reported_step and now_s - self._reported_s < REPORT_EVERY_S:
             return
         self._reported_s, self._reported_step = now_s, step
         begin, end = self.span
-        with self.service.database.writing() as session:
+        with self._where_it_answers(), self.service.database.writing() as session:
             self.require_mine(session)
             jobs.report(session, self.job_id, progress=begin + (end - begin) * progress, step=step)
 
@@ -121,6 +122,19 @@ class JobRun:
         with self.service.database.reading() as session:
             self._check(jobs.find(session, self.job_id))
 
+    def require_not_stopped(self) -> None:
+        """As :meth:`require_going_on`, in the middle of long work: it goes on while the database does not answer."""
+        with self._where_it_answers():
+            self.require_going_on()
+
+    @contextmanager
+    def _where_it_answers(self) -> Iterator[None]:
+        """Let nothing that can wait end long work: its result is written down when the database is there again."""
+        try:
+            yield
+        except DatabaseUnreachable as error:
+            log.warning("work goes on without its database for now", job_id=self.job_id, detail=error.detail)
+
     def require_mine(self, session: Session) -> None:
         """Raise when the job was cancelled, or is another worker's by now."""
         self._check(jobs.lock(session, self.job_id))
@@ -143,7 +157,13 @@ class Work(Protocol):
 
 
 def run_job(service: Service, worker_id: str, works: Mapping[JobKind, Work], job_id: str, steps: Steps) -> None:
-    """Carry a job out from where it is, and end it. Does not raise."""
+    """Carry a job out from where it is, and end it.
+
+    Raises
+    ------
+    JobLeft
+        The database was lost: whatever was not written down is done again.
+    """
     with structlog.contextvars.bound_contextvars(job_id=job_id, worker=worker_id):
         try:
             job = _take_up(service, worker_id, job_id)
@@ -166,10 +186,20 @@ def run_job(service: Service, worker_id: str, works: Mapping[JobKind, Work], job
                 )
         except JobTakenOver:
             log.warning("job was taken over by another worker")
+        except DatabaseUnreachable as error:
+            _leave(error)
         except Exception:
             # Whatever it is, the job must not stay behind as running for ever.
             log.exception("job broke")
-            _break(service, worker_id, job_id)
+            try:
+                _break(service, worker_id, job_id)
+            except DatabaseUnreachable as error:
+                _leave(error)
+
+
+def _leave(error: DatabaseUnreachable) -> NoReturn:
+    log.warning("job is left until its database is there again", detail=error.detail)
+    raise JobLeft from error
 
 
 def _take_up(service: Service, worker_id: str, job_id: str) -> Job | None:
@@ -182,7 +212,8 @@ def _take_up(service: Service, worker_id: str, job_id: str) -> Job | None:
             job.started_at = now()
             jobs.say(session, job_id, "state", state=str(JobState.RUNNING), sentence=JobState.RUNNING.sentence)
         else:
-            jobs.say(session, job_id, "resumed", after="its worker died", attempt=job.attempts + 1)
+            why = "its worker lost the database" if job.worker == worker_id else "its worker died"
+            jobs.say(session, job_id, "resumed", after=why, attempt=job.attempts + 1)
         job.worker = worker_id
         job.attempts += 1
         return job
@@ -225,6 +256,8 @@ def _break(service: Service, worker_id: str, job_id: str) -> None:
 def _outcome(action: Callable[[], Json], *, job_id: str, step: str) -> Json:
     try:
         return {"value": action()}
+    except DatabaseUnreachable as error:
+        _leave(error)  # no result: the step is done again
     except CodedError as error:
         return {"error": error_json(error)}
     except TaskFailed as failed:

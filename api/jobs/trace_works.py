@@ -68,7 +68,7 @@ def _task(run: JobRun, name: str, request: Json, *, grace_s: float) -> Json:
             name,
             {**request, "out": str(out)},
             on_progress=run.report,
-            require_going_on=run.require_going_on,
+            require_going_on=run.require_not_stopped,
             grace_s=grace_s,
         )
         return {**made, **asdict(run.service.files.put_file(out))}

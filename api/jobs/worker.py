@@ -6,6 +6,7 @@ whoever lives longest takes over what it had begun.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import signal
@@ -88,17 +89,25 @@ def work(
         executor.start()
         log.info("worker is ready", worker=worker_id, jobs_at_a_time=settings.jobs_per_worker)
         tidied_s = 0.0
+        reached_since_s: float | None = -math.inf
         with ticking(service):
             while True:
                 try:
                     _be_seen(service, worker_id, started_at=started_at)
-                    _take_over(service, executor, worker_id, gone_after_s=gone_after_s)
+                    if reached_since_s is None:
+                        reached_since_s = time.monotonic()
+                    executor.take_up_left()
+                    # When nobody could reach the database, all look dead at first, and are not.
+                    if time.monotonic() - reached_since_s >= gone_after_s:
+                        _take_over(service, executor, worker_id, gone_after_s=gone_after_s)
                     if time.monotonic() - tidied_s > TIDY_EVERY_S:
                         tidied_s = time.monotonic()
                         tidy_up(service)
                 except CodedError as error:
+                    reached_since_s = None
                     log.warning("worker goes on without its database for now", code=error.code, detail=error.detail)
                 except SQLAlchemyError:
+                    reached_since_s = None
                     log.exception("worker goes on")  # whatever it was: the jobs that run here must not die of it
                 if until.wait(heartbeat_s):
                     break

@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from api.errors import EngineResting
+import structlog
+
+from api.errors import DatabaseUnreachable, EngineResting
 from api.service.context import Service
 from api.service.secret_references import follow
 from api.states import EngineState
@@ -26,6 +28,8 @@ from profiler.engine.contract import ABILITIES
 from profiler.errors import EngineAnswerInvalid, EngineFailed, EngineUnreachable
 
 Result = TypeVar("Result")
+
+log = structlog.get_logger("moeplan.engines")
 
 ATTEMPTS = 3
 FIRST_PAUSE_S = 0.4
@@ -94,7 +98,7 @@ def with_retries(action: Callable[[], Result], *, attempts: int = ATTEMPTS, long
 
 def note_failure(service: Service, engine_id: str, *, code: str, detail: str, during: str = READING) -> None:
     """Write down that an engine did not answer as it should (one of :data:`FAILURE_CODES`), and let it rest."""
-    with service.database.writing() as session:
+    with _unless_database_is_away(engine_id), service.database.writing() as session:
         engine = engines.find(session, engine_id)
         engine.failures_in_row += 1
         engine.failures += 1
@@ -109,14 +113,15 @@ def note_failure(service: Service, engine_id: str, *, code: str, detail: str, du
 
 def note_success(service: Service, engine_id: str, *, during: str = READING) -> None:
     """Write down that an engine did as it should; a failure at something else is not made up for by that."""
-    with service.database.reading() as session:
-        if not _is_news(engines.find(session, engine_id), during):
-            return
-    with service.database.writing() as session:
-        engine = engines.find(session, engine_id)
-        if _is_news(engine, during):
-            engine.failures_in_row, engine.resting_until = 0, None
-            engine.state, engine.error = state_as_read(engine.facts), None
+    with _unless_database_is_away(engine_id):
+        with service.database.reading() as session:
+            if not _is_news(engines.find(session, engine_id), during):
+                return
+        with service.database.writing() as session:
+            engine = engines.find(session, engine_id)
+            if _is_news(engine, during):
+                engine.failures_in_row, engine.resting_until = 0, None
+                engine.state, engine.error = state_as_read(engine.facts), None
 
 
 def state_as_read(facts: Mapping[str, Any] | None) -> EngineState:
@@ -126,6 +131,15 @@ def state_as_read(facts: Mapping[str, Any] | None) -> EngineState:
     abilities = facts.get("abilities", {})
     works = all(abilities.get(name, {}).get("works") for name in ABILITIES)
     return EngineState.READY if works else EngineState.LIMITED
+
+
+@contextmanager
+def _unless_database_is_away(engine_id: str) -> Iterator[None]:
+    """Let what was got from an engine not be lost because a note about it cannot be made."""
+    try:
+        yield
+    except DatabaseUnreachable as error:
+        log.warning("how an engine answered is not written down", engine=engine_id, detail=error.detail)
 
 
 def _is_news(engine: Engine, during: str) -> bool:

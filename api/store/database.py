@@ -10,7 +10,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DataError, DBAPIError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from api.errors import BadRequest, DatabaseUnreachable
@@ -25,6 +26,9 @@ SQLITE_CONNECTIONS = 48
 
 CONNECT_TIMEOUT_S = 5
 WRITES = "moeplan_writes"
+
+LOST_STATES = ("08", "53", "57")
+"""Classes of PostgreSQL's errors: no connection, nothing left to work with, somebody ended it."""
 
 UNUSABLE = tuple(f"SQLITE_{name}" for name in ("BUSY", "CANTOPEN", "CORRUPT", "FULL", "IOERR", "NOTADB", "READONLY"))
 """Errors of a SQLite file itself."""
@@ -91,10 +95,12 @@ class Database:
     def _reachable(self) -> Iterator[None]:
         try:
             yield
-        except OperationalError as error:
+        except (OperationalError, InterfaceError, InternalError) as error:
             if not _lost_connection(error):
                 raise
             raise DatabaseUnreachable(f"{self.shown} does not answer: {_first_line(error)}.") from error
+        except PoolTimeout as error:
+            raise DatabaseUnreachable(f"{self.shown}: no connection was free for a while.") from error
         except DataError as error:  # PostgreSQL has no NUL in texts, SQLite has
             raise BadRequest(f"a value that was sent cannot be stored: {_first_line(error)}.") from error
 
@@ -132,13 +138,17 @@ def _postgresql_engine(url: URL, *, pool_size: int) -> Engine:
     )
 
 
-def _lost_connection(error: OperationalError) -> bool:
+def _lost_connection(error: DBAPIError) -> bool:
     """Tell a database that cannot be used from a statement that cannot be run."""
     cause: Any = error.orig
+    if error.connection_invalidated:
+        return True
     if isinstance(cause, sqlite3.Error):
         return str(getattr(cause, "sqlite_errorname", "")).startswith(UNUSABLE)
     state = getattr(cause, "sqlstate", None)
-    return state is None or state[:2] in ("08", "53", "57")
+    if state is None:
+        return isinstance(error, OperationalError | InterfaceError)
+    return state[:2] in LOST_STATES
 
 
 def _first_line(error: DBAPIError) -> str:
