@@ -104,13 +104,15 @@ class JobRun:
 
     def write_down(self) -> None:
         """Write down the events that wait. Raises :class:`JobStopped` when the job must not go on."""
-        told, self._told, self._wrote_s = self._told, [], time.monotonic()
+        told, self._wrote_s = list(self._told), time.monotonic()
         if not told:
             return
-        with self.service.database.writing() as session:
-            self.require_mine(session)
-            for kind, data in told:
-                jobs.say(session, self.job_id, kind, **data)
+        with self._where_it_answers():
+            with self.service.database.writing() as session:
+                self.require_mine(session)
+                for kind, data in told:
+                    jobs.say(session, self.job_id, kind, **data)
+            del self._told[: len(told)]
 
     def _write_down_when_due(self) -> None:
         if self._told and time.monotonic() - self._wrote_s >= REPORT_EVERY_S:
