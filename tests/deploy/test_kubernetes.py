@@ -190,7 +190,7 @@ def test_whoever_takes_part_in_ray_knows_its_token() -> None:
     token = {"name": "RAY_AUTH_TOKEN", "valueFrom": {"secretKeyRef": {"name": "moeplan-ray", "key": "token"}}}
     workloads = [*of_kind("ray", "Deployment").values(), *of_kind("ray", "StatefulSet").values()]
     containers = [each for workload in workloads for each in workload["spec"]["template"]["spec"]["containers"]]
-    joining = [each for each in containers if "ray start" in " ".join([*each["command"], *each.get("args", [])])]
+    joining = [each for each in containers if "ray start" in " ".join(each.get("command", []) + each.get("args", []))]
     assert len(joining) == 3
     for container in joining:
         assert token in container["env"]
