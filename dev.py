@@ -204,7 +204,10 @@ def audit(arguments: list[str]) -> int:
     tool = AUDIT_VENV / BIN.name / "pip-audit"
     if not tool.exists():
         check_call([sys.executable, "-m", "venv", str(AUDIT_VENV)])
-        check_call([str(AUDIT_VENV / BIN.name / "python"), "-m", "pip", "install", "--quiet", "pip-audit"])
+        python = str(AUDIT_VENV / BIN.name / "python")
+        if subprocess.call([python, "-m", "pip", "install", "--quiet", "pip-audit"], cwd=ROOT):
+            print("NOT AUDITED: pip-audit could not be installed.", flush=True)
+            return NOT_AUDITED
     for service in AUDIT_SERVICES:
         options = ["--requirement", "constraints.txt", "--no-deps", "--disable-pip", "--progress-spinner", "off"]
         command = [str(tool), *options, "--format", "json", "--vulnerability-service", service, *arguments]
