@@ -27,7 +27,7 @@ from profiler.plan_file import render_plan
 from profiler.readers.options import ReadOptions
 from profiler.replay import running_replay
 from profiler.writers.parquet import import_trace
-from tests.fuzz.targets import SHAPE, joined
+from tests.fuzz.targets import PART, SHAPE, joined
 from tests.profiler.readers.sglang_files import (
     count,
     prefill,
@@ -76,6 +76,11 @@ def _counts(folder: Path) -> Iterator[tuple[str, str, bytes]]:
     yield "any_recording", "npz", counted.read_bytes()
     csv = b"layer_id,expert_id,count\n0,0,5\n0,1,7\n1,3,2\n"
     yield "rank_csv", "rank", csv
+    record = {
+        "record_type": "eplb_load_stats", "version": 1, "step": 100, "num_ranks": 2,
+        "expert_load": [[10, 1, 5, 2], [2, 8, 1, 3]], "p2l_map": [[0, 1, 2, 0], [2, 1, 0, 1]],
+    }  # fmt: skip
+    yield "vllm_load", "one_step", json.dumps(record).encode() + b"\n"
     yield "any_recording", "csv", csv
 
 
@@ -86,6 +91,10 @@ def _sglang(folder: Path) -> Iterator[tuple[str, str, bytes]]:
     dumps.mkdir()
     yield "sglang_pt", "per_token", _members(write_tokens(dumps, 0, [prefill(1, ids_LTK)], layout_LP))
     yield "sglang_pt", "per_pass", _members(write_counts(dumps, 1, [count(ids_LTK, 6)], layout_LP))
+    ranks = [_members(write_tokens(dumps, rank, [prefill(1, ids_LTK)], layout_LP)) for rank in range(2)]
+    history = json.dumps([{"from_pass": 0, "physical_to_logical_map": layout_LP.tolist()}]).encode()
+    yield "sglang_ranks", "two", PART.join(ranks)
+    yield "sglang_ranks", "two_with_history", PART.join([*ranks, history])
     stat = folder / "stat.pt"
     torch.save({"rank": 0, "logical_count": torch.tensor(COUNTS_WLE, dtype=torch.int32)}, stat)
     yield "sglang_pt", "stat", _members(stat)
@@ -131,6 +140,7 @@ def _texts() -> Iterator[tuple[str, str, bytes]]:
         b'host = "::1"\nport = 1\nworkers = 2\nplan_workers = "ray"\nlog_level = "info"\n',
     )
     yield "prompts", "lines", b'{"prompt": "a b c", "max_new_tokens": 4}\n{"input_ids": [1, 2, 3]}\n"text"\n'
+    yield "cost_matrix", "two_gpus", b"[[0, 1.5], [1.5, 0]]"
     rows = ("\tGPU0\tGPU1\tNIC0\tCPU Affinity", "GPU0\t X \tNV18\tPIX\t0-31", "GPU1\tNV18\t X \tSYS\t0-31", "Legend:")
     yield "topology_text", "two_gpus", "\n".join(rows).encode()
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from api.loading import read_model
+from api.loading import read_model, read_topology
 from api.service.topology_text import costs_from_text
 from api.settings import read_settings
 from placement.errors import CodedError
@@ -37,6 +37,9 @@ from profiler.readers.options import ReadOptions
 
 MEMBER = b"\n\xff== "
 """Stands before each member: then its name, a line break, and its content."""
+
+PART = b"\n\xff## "
+"""Stands between the files of a folder that are archives themselves."""
 
 SHAPE = ModelShape(layers=2, experts=4, top_k=2, moe_layers=(0, 1))
 
@@ -107,6 +110,26 @@ def sglang_pt(data: bytes) -> None:
     _in_file("expert_distribution_recorder_1.pt", zipped(members_of(data)), _read_all)
 
 
+def sglang_ranks(data: bytes) -> None:
+    """Read a folder of rank files, two at most, and the history of layouts beside them."""
+    parts = data.split(PART)
+    with tempfile.TemporaryDirectory(prefix="moeplan-fuzz-") as folder:
+        dumps, history = Path(folder) / "dumps", Path(folder) / "history.json"
+        dumps.mkdir()
+        for rank, part in enumerate(parts[:2]):
+            (dumps / f"expert_distribution_recorder_1_{rank}.pt").write_bytes(zipped(members_of(part)))
+        if len(parts) > 2:
+            history.write_bytes(parts[2])
+        with suppress(CodedError):
+            for reader in open_inputs([dumps], ReadOptions(map_history=history if len(parts) > 2 else None)):
+                json.dumps(trace_facts(reader), allow_nan=False)
+                reader.require_complete()
+
+
+def vllm_load(data: bytes) -> None:
+    _in_file("loads.jsonl", data, _read_all)
+
+
 def tensorrt_llm(data: bytes) -> None:
     """Read a folder of statistics."""
     with tempfile.TemporaryDirectory(prefix="moeplan-fuzz-") as folder:
@@ -143,6 +166,10 @@ def prompts(data: bytes) -> None:
     _in_file("prompts.jsonl", data, read_prompts)
 
 
+def cost_matrix(data: bytes) -> None:
+    _in_file("costs.json", data, lambda file: read_topology(file, gpus=2, nodes=1))
+
+
 def topology_text(data: bytes) -> None:
     with suppress(CodedError):
         costs_from_text(data.decode("utf-8", errors="replace"))
@@ -177,6 +204,7 @@ TARGETS: dict[str, Target] = {
     target.__name__: target
     for target in (
         any_recording,
+        cost_matrix,
         engine_answer,
         hardware_profile,
         json_counts,
@@ -189,7 +217,9 @@ TARGETS: dict[str, Target] = {
         rank_csv,
         settings_file,
         sglang_pt,
+        sglang_ranks,
         tensorrt_llm,
         topology_text,
+        vllm_load,
     )
 }
