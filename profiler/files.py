@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
@@ -12,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from profiler.errors import InputNotFound, OutputNotWritable, UnreadableDump
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+"""Full, over its quota, read-only, or a file larger than may be."""
 
 
 @contextmanager
@@ -141,6 +145,14 @@ def _flush_to_disk(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def disk_full(error: OSError) -> OutputNotWritable | None:
+    """Return what an error of the system says of a disk that takes nothing more; None where it says something else."""
+    if error.errno not in DISK_ERRORS:
+        return None
+    place = f"{error.filename} cannot be written" if error.filename else "a temporary file cannot be written"
+    return OutputNotWritable(f"{place}: {reason(error)}.")
 
 
 def reason(error: Exception) -> str:

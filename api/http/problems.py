@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from api import errors as ours
 from placement.errors import CodedError, InvalidInput
 from profiler import errors as theirs
+from profiler.files import disk_full
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -145,6 +146,11 @@ def add_problem_answers(app: FastAPI) -> None:
             request, status=error.status_code, code=code, detail=f"{str(error.detail).rstrip('.')}.",
             headers=error.headers,
         )  # fmt: skip
+
+    @app.exception_handler(OSError)
+    async def disk(request: Request, error: OSError) -> JSONResponse:
+        full = disk_full(error)  # say the folder for temporary files, which the framework writes uploads to
+        return await broke(request, error) if full is None else await coded(request, full)
 
     @app.exception_handler(Exception)
     async def broke(request: Request, error: Exception) -> JSONResponse:

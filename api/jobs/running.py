@@ -24,6 +24,7 @@ from api.store.columns import now
 from api.store.database import Session
 from api.store.models import Job
 from placement.errors import CodedError
+from profiler.files import disk_full
 
 REPORT_EVERY_S = 1.0
 """Progress is written down at most so often."""
@@ -264,6 +265,9 @@ def _outcome(action: Callable[[], Json], *, job_id: str, step: str) -> Json:
         return {"error": error_json(error)}
     except TaskFailed as failed:
         return {"error": failed.error}
-    except Exception:
+    except Exception as error:
+        full = disk_full(error) if isinstance(error, OSError) else None
+        if full is not None:
+            return {"error": error_json(full)}
         log.exception("step broke", step=step)
         return {"error": {"code": INTERNAL_ERROR, "detail": "moeplan failed at this step; its log says how."}}

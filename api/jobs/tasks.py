@@ -15,6 +15,7 @@ from api.cli.stopping import Terminated, termination_unwinds
 from api.jobs.task_process import Json
 from api.service.error_json import error_json
 from placement.errors import CodedError
+from profiler.files import disk_full
 
 TASKS: Mapping[str, str] = {
     "plan": "api.jobs.plan_task",
@@ -54,6 +55,11 @@ def main(arguments: list[str]) -> int:
             _answer(answers, {"value": run(request, Report(answers))})
     except CodedError as error:
         _answer(answers, {"error": error_json(error)})
+    except OSError as error:
+        full = disk_full(error)
+        if full is None:
+            raise
+        _answer(answers, {"error": error_json(full)})
     except MemoryError:
         detail = "this needs more memory than the machine gives; try fewer windows."
         _answer(answers, {"error": {"code": "OUT_OF_MEMORY", "detail": detail, "remedies": []}})
