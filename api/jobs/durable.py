@@ -20,6 +20,8 @@ import structlog
 from dbos import DBOS, DBOSClient, DBOSConfig
 from dbos._error import DBOSException
 from dbos._serialization import DBOSPortableJSON
+from dbos._sys_db import WorkflowStatusString
+from sqlalchemy import Table, select, update
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -31,7 +33,8 @@ QUEUE = "jobs"
 WORKFLOW = "job"
 
 STEPS_VERSION = "2"
-"""Rises when a job's steps change so that one begun by an older moeplan cannot go on; it waits for an old worker."""
+"""Rises, a whole number, when a job's steps change so that one begun by an older moeplan cannot go on. While a worker
+of that older one is left, such a job waits for it (:mod:`api.jobs.older_jobs`)."""
 
 POLL_S = 0.5
 
@@ -100,6 +103,30 @@ class JobQueue:
     def forget(self, job_ids: Sequence[str]) -> None:
         """Forget the steps of jobs that have ended: they will not be taken up again."""
         self._client.delete_workflows(list(job_ids))
+
+    def of_older_steps(self) -> Sequence[str]:
+        """Return jobs in the queue, or in somebody's hands, that were queued by a moeplan with older steps."""
+        table, versions = self._status, [str(version) for version in range(int(STEPS_VERSION))]
+        query = select(table.c.workflow_uuid).where(
+            table.c.status.in_([WorkflowStatusString.ENQUEUED.value, WorkflowStatusString.PENDING.value]),
+            table.c.application_version.in_(versions),
+        )
+        with self._client._sys_db.engine.connect() as connection:
+            return connection.scalars(query).all()
+
+    def renew(self, job_ids: Sequence[str]) -> int:
+        """Let jobs that nobody has begun be taken by workers of this version; return how many there were."""
+        table = self._status
+        change = update(table).where(
+            table.c.workflow_uuid.in_(job_ids), table.c.status == WorkflowStatusString.ENQUEUED.value
+        )
+        with self._client._sys_db.engine.begin() as connection:
+            return connection.execute(change.values(application_version=STEPS_VERSION)).rowcount
+
+    @property
+    def _status(self) -> Table:
+        table: Table = self._client._sys_db.tables.workflow_status
+        return table
 
     def close(self) -> None:
         self._client.destroy()

@@ -24,6 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from api.jobs.durable import Executor
 from api.jobs.housekeeping import tidy_up
+from api.jobs.older_jobs import settle_older_jobs
 from api.jobs.plan_work import make_plan
 from api.jobs.rebalance_work import rebalance
 from api.jobs.rollout_work import roll_out
@@ -102,6 +103,7 @@ def work(
                         _take_over(service, executor, worker_id, gone_after_s=gone_after_s)
                     if time.monotonic() - tidied_s > TIDY_EVERY_S:
                         tidied_s = time.monotonic()
+                        settle_older_jobs(service, gone_after_s=gone_after_s)
                         tidy_up(service)
                 except CodedError as error:
                     reached_since_s = None
