@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from placement.comparison import OURS
-from placement.plan import Plan, PlanMetrics
+from placement.plan import Plan
+from placement.plan_metrics import PlanMetrics
 from placement.problem import LocalScope, Objective
 from placement.step_time import MoeLayerTime
 

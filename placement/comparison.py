@@ -18,7 +18,7 @@ from placement.drift import profile_drift_notices
 from placement.layout import Layout
 from placement.metrics import Metrics
 from placement.notice import Notice
-from placement.plan import PlanMetrics
+from placement.plan_metrics import PlanMetrics
 from placement.problem import Problem
 from placement.score import Copies, count_copies, loads_WLG, moe_layer_time, score, score_tokens
 from placement.step_time import Step

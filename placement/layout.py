@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,11 @@ class Layout:
         frozen = np.array(slots_LP, dtype=np.int32, order="C")
         frozen.flags.writeable = False
         object.__setattr__(self, "slot_to_expert_LP", frozen)
+
+    @classmethod
+    def of_any_width(cls, slots_LP: npt.NDArray[np.integer[Any]], *, gpus: int, experts: int) -> Layout:
+        """Build a layout of ids that were read as other integers: judged as they are, and only then made int32."""
+        return cls(cast("npt.NDArray[np.int32]", slots_LP), gpus=gpus, experts=experts)
 
     @property
     def layers(self) -> int:

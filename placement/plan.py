@@ -8,20 +8,19 @@ byte for byte: it holds no clock time and no machine name. The one value that di
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from placement.errors import BadPlan
 from placement.layout import Layout
-from placement.metrics import CapacityMetrics, LayerMetrics, Metrics, WindowMetrics
 from placement.notice import Notice
 from placement.pareto import MovePoint
 from placement.plan_header import PlanInput, PlannedModel, PlanOptions
+from placement.plan_metrics import Moves, PlanMetrics, capacities_of, require_possible
 from placement.problem import LocalScope, Objective
 from placement.solution import Bound, Status
 from placement.topology import Topology
@@ -34,60 +33,6 @@ BOUND_TOLERANCE = 1e-6
 
 BOUNDED = ("local_gpu", "local_node", "imbalance", "gpus_per_token", "moe_layer_s")
 """Figures that a bound may be given for."""
-
-LayoutBefore = Literal["current", "trivial"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanMetrics(Metrics):
-    """A layout's figures on all windows together, and what going to it from the layout before costs.
-
-    Attributes
-    ----------
-    moved_slots : int
-        Slots to be filled from another GPU.
-    holdout : Metrics or None
-        The same layout on the windows kept back, where some were.
-    """
-
-    moved_slots: int
-    holdout: Metrics | None = None
-
-    @classmethod
-    def of(cls, metrics: Metrics, *, moved_slots: int, holdout: Metrics | None = None) -> PlanMetrics:
-        figures = {each.name: getattr(metrics, each.name) for each in fields(Metrics)}
-        return cls(**figures, moved_slots=moved_slots, holdout=holdout)
-
-
-@dataclass(frozen=True)
-class Moves:
-    """Weights that change GPU when going from the layout before to the plan's.
-
-    Attributes
-    ----------
-    before : {"current", "trivial"}
-        The layout before: the one given as current, else the one an engine starts with.
-    moved_slots : int
-    moved_bytes : int or None
-        None where the size of an expert is unknown.
-    by_layer : tuple of int
-        Moved slots of each decoder layer.
-    received_by_gpu : tuple of int
-        Moved slots that each GPU takes in; it gives up as many.
-    """
-
-    before: LayoutBefore
-    moved_slots: int
-    moved_bytes: int | None
-    by_layer: tuple[int, ...]
-    received_by_gpu: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        for name in ("by_layer", "received_by_gpu"):
-            counts = tuple(int(count) for count in getattr(self, name))
-            object.__setattr__(self, name, counts)
-            if min(counts, default=0) < 0 or sum(counts) != self.moved_slots:
-                raise BadPlan(f"moves.{name} adds up to {sum(counts)}; {self.moved_slots} slots move.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,11 +95,11 @@ class Plan:
         self._check_shapes()
         self._check_sums()
         for name, metrics in {"metrics": self.metrics, **self.baselines}.items():
-            _check_figures(metrics, name=name)
-            if _capacities(metrics) != _capacities(self.metrics):
+            require_possible(metrics, name=name)
+            if capacities_of(metrics) != capacities_of(self.metrics):
                 raise BadPlan(
-                    f"{name} was judged at the capacities {_capacities(metrics)}, the plan at "
-                    f"{_capacities(self.metrics)}; all layouts are judged at the same."
+                    f"{name} was judged at the capacities {capacities_of(metrics)}, the plan at "
+                    f"{capacities_of(self.metrics)}; all layouts are judged at the same."
                 )
         self._check_bound()
 
@@ -303,41 +248,6 @@ class Plan:
 
     def __hash__(self) -> int:
         return hash(self.layout)
-
-
-def _check_figures(metrics: PlanMetrics, *, name: str) -> None:
-    """Refuse shares outside 0..1 and imbalances below 1, also of single windows and layers and of the holdout."""
-    for figures in (metrics, metrics.holdout):
-        if figures is None:
-            continue
-        rows: tuple[Metrics | WindowMetrics | LayerMetrics, ...]
-        rows = (figures, *figures.windows, *figures.layers, figures.worst_window, figures.worst_layer)
-        for row in rows:
-            for field_name in ("local_gpu", "local_node", "overflow_share", "rerouted", "dropped"):
-                share = getattr(row, field_name, None)
-                if share is not None and not 0 <= share <= 1 + 1e-9:
-                    raise BadPlan(f"{name}: {field_name} is {share}; it is a share from 0 to 1.")
-            if not 1 <= row.imbalance < math.inf:
-                raise BadPlan(f"{name}: imbalance is {row.imbalance}; the smallest possible one is 1.")
-        for field_name in ("gpus_per_token", "nodes_per_token", "active_experts"):
-            value = getattr(figures, field_name)
-            if value is not None and not 0 <= value < math.inf:
-                raise BadPlan(f"{name}: {field_name} is {value}; it is a number from 0 upwards.")
-        capacity: tuple[CapacityMetrics, ...] = (*figures.capacity, *figures.step_overflow)
-        for at in capacity:
-            if not 0 < at.capacity_factor < math.inf:
-                raise BadPlan(f"{name}: a capacity factor is {at.capacity_factor}; it is a number above 0.")
-            if not 0 <= min(at.rerouted, at.dropped) <= at.overflow_share <= 1 + 1e-9:
-                raise BadPlan(
-                    f"{name}: at the capacity factor {at.capacity_factor:g} overflow_share is {at.overflow_share}, "
-                    f"rerouted {at.rerouted} and dropped {at.dropped}; these are shares, the first the largest."
-                )
-
-
-def _capacities(metrics: PlanMetrics) -> list[str]:
-    """Name what a layout's overflow was measured at: capacity factors, and phases of steps."""
-    factors = [f"{at.capacity_factor:g}" for at in metrics.capacity]
-    return factors + [f"{step.phase} {step.capacity_factor:g}" for step in metrics.step_overflow]
 
 
 def _whole_tokens(tokens: npt.NDArray[np.generic], *, name: str) -> npt.NDArray[np.int64]:

@@ -12,8 +12,9 @@ from placement.diff import diff
 from placement.layout import Layout
 from placement.notice import Notice
 from placement.pareto import MOVE_SHARES, move_points
-from placement.plan import Moves, Plan, PlanMetrics
+from placement.plan import Plan
 from placement.plan_header import PlanInput, PlannedModel, PlanOptions
+from placement.plan_metrics import Moves, PlanMetrics
 from placement.problem import LocalScope, Problem
 from placement.score import loads_WLG
 from placement.solution import Solution, Status

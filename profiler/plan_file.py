@@ -19,8 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from placement.errors import BadPlan
 from placement.layout import Layout
 from placement.notice import Notice
-from placement.plan import FORMAT, FORMAT_VERSION, Moves, Plan, PlanMetrics
+from placement.plan import FORMAT, FORMAT_VERSION, Plan
 from placement.plan_header import PlanInput, PlannedModel, PlanOptions
+from placement.plan_metrics import Moves, PlanMetrics
 from placement.solution import Bound, Status
 from placement.topology import Topology
 from profiler.errors import PlanHashMismatch, PlanVersionUnknown
@@ -194,7 +195,7 @@ def _layout(parsed: _Document, *, name: str) -> Layout:
     rows = parsed.physical_to_logical_map
     width = parsed.slots_per_gpu * parsed.topology.gpus
     slots_LP = _table(rows, width=width, path="$.physical_to_logical_map", name=name)
-    layout = Layout(slots_LP, gpus=parsed.topology.gpus, experts=parsed.model.experts)
+    layout = Layout.of_any_width(slots_LP, gpus=parsed.topology.gpus, experts=parsed.model.experts)
     if layout.hash != parsed.layout_hash:
         raise PlanHashMismatch(
             f"{name} says its layout has the hash {parsed.layout_hash[:12]}..., but its map has {layout.hash[:12]}...: "

@@ -12,8 +12,9 @@ from placement.diff import diff
 from placement.dispatch import Dispatch
 from placement.layout import Layout, layout_from_hosts
 from placement.notice import Notice
-from placement.plan import Moves, Plan, PlanMetrics
+from placement.plan import Plan
 from placement.plan_header import PlanInput, PlannedModel, PlanOptions
+from placement.plan_metrics import Moves, PlanMetrics
 from placement.problem import LocalScope, Objective
 from placement.score import loads_WLG, score
 from placement.solution import Bound, Status

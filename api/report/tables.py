@@ -9,7 +9,8 @@ from api.report.numbers import ABSENT, count, fine_percent, percent, ratio, tent
 from api.report.relative import over_row_mean, total_over_mean
 from api.report.verdict import local_name
 from placement.metrics import Metrics, WindowMetrics
-from placement.plan import Plan, PlanMetrics
+from placement.plan import Plan
+from placement.plan_metrics import PlanMetrics
 
 OURS = "moeplan"
 MOST_WINDOWS = 60

@@ -183,7 +183,7 @@ def _checked_experts(map_LP: npt.NDArray[np.int64], options: ReadOptions, name: 
     if known is not None and known != experts:
         raise InputsDisagree(f"the layout of {name} has {experts} experts, {known} were given: is it the same model?")
     try:
-        Layout(map_LP, gpus=1, experts=experts)  # as it is: made narrower, a negative id could become another expert
+        Layout.of_any_width(map_LP, gpus=1, experts=experts)
     except CodedError as error:
         raise UnreadableDump(f"last_physical_to_logical_map of {name} is damaged: {error.detail}") from error
     return experts

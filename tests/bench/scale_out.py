@@ -75,7 +75,10 @@ def main() -> int:
             slots_per_gpu=SLOTS_PER_GPU, current=str(first_layout(Path(folder))), **options,
         )  # fmt: skip
         with installed(Path(folder), programs, engines=asked.engines, nodes=asked.nodes, seed=asked.seed) as made:
-            runs = list(_runs(made, asked, options))
+            runs = []
+            for run in _runs(made, asked, options):
+                runs.append(run)
+                print(f"{run[0]}, {run[1]}: {run[2].seconds:.0f} s", file=sys.stderr, flush=True)
     print_rows(COLUMNS, _rows(runs))
     _print_cost(cost)
     print(_bottleneck(runs, cost))

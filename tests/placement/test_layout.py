@@ -169,3 +169,13 @@ def test_replicas_add_up(data):
         layout.slot_to_expert_LP.reshape(2, topology.gpus, layout.slots_per_gpu).tolist(), experts=5
     )
     assert again == layout
+
+
+@pytest.mark.parametrize("outside", [-(2**32), 2**32, -(2**63)])
+def test_ids_are_judged_before_they_are_made_narrower(outside: int) -> None:
+    """Such an id is another expert's once it has 32 bits."""
+    slots_LP = np.array([[0, 1, 2, 3]])
+    assert Layout.of_any_width(slots_LP, gpus=2, experts=4) == Layout(slots_LP.astype(np.int32), gpus=2, experts=4)
+    slots_LP[0, 2] += outside
+    with pytest.raises(ExpertIdRange):
+        Layout.of_any_width(slots_LP, gpus=2, experts=4)

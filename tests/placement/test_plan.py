@@ -11,8 +11,9 @@ import pytest
 from placement.dispatch import Dispatch
 from placement.errors import BadPlan
 from placement.notice import Notice
-from placement.plan import Moves, Plan
+from placement.plan import Plan
 from placement.plan_header import PlanInput
+from placement.plan_metrics import Moves
 from placement.problem import LocalScope, Objective
 from placement.solution import Bound
 from placement.topology import Topology

@@ -10,7 +10,8 @@ from api.report import facts
 from api.report.numbers import NARROW_SPACE, byte_size, count, percent, points, ranges, ratio, times
 from api.report.verdict import key_figures, verdict
 from placement.dispatch import Dispatch
-from placement.plan import Plan, PlanMetrics
+from placement.plan import Plan
+from placement.plan_metrics import PlanMetrics
 from placement.problem import LocalScope, Objective
 from placement.solution import Bound, Status
 from placement.topology import Topology
