@@ -79,8 +79,20 @@ def cancel(job_id: JobId, *, at: ServiceFlags, reason: Reason = "") -> None:
 def _tell(kind: str, data: dict[str, Any], *, advance: Any, as_json: bool) -> None:
     if kind == "progress" and advance is not None:
         advance(float(data["progress"]))
+    elif kind == "search" and advance is not None:
+        return  # beside a bar they would be too many lines
     elif not as_json:
-        said = (
-            f"{data.get('progress', 0):.0%} {data.get('step', '')}" if kind == "progress" else data.get("sentence", "")
-        )
-        print_line(f"{str(data.get('at', ''))[11:19]} {kind} {said}".rstrip())
+        print_line(f"{str(data.get('at', ''))[11:19]} {kind} {_said(kind, data)}".rstrip())
+
+
+def _said(kind: str, data: dict[str, Any]) -> str:
+    if kind == "progress":
+        return f"{data.get('progress', 0):.0%} {data.get('step', '')}"
+    if kind == "search":
+        best, bound = (_number(data.get(name)) for name in ("best", "bound"))
+        return f"{data.get('figure', '')} {best}, proven bound {bound}, imbalance {_number(data.get('imbalance'))}"
+    return str(data.get("sentence", ""))
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, int | float) else "not known"

@@ -18,7 +18,7 @@ import json
 import struct
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -121,9 +121,12 @@ class FramesCache:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        found = _read(service, trace, plan, asked)
+        read = _read(service, trace, plan, asked)
+        found = read[asked.layout]
         with self._lock:
-            self._kept[key] = found
+            for layout, each in read.items():
+                self._kept[_key(trace, plan, replace(asked, layout=layout))] = each
+            self._kept.move_to_end(key)
             while len(self._kept) > 1 and self._bytes() > self._most_bytes:
                 self._kept.popitem(last=False)
         return found
@@ -210,17 +213,21 @@ def _key(trace: Trace, plan: Plan | None, asked: FramesAsked) -> str:
     return f"{trace.sha256} {asked.axis} {asked.phase} {by_gpu}"
 
 
-def _read(service: Service, trace: Trace, plan: Plan | None, asked: FramesAsked) -> Frames:
+def _read(service: Service, trace: Trace, plan: Plan | None, asked: FramesAsked) -> dict[LayoutAsked, Frames]:
+    """Return frames by layout: of both where they depend on it, since whoever looks at one looks at the other too."""
     if asked.axis == "experts":
         demand = demand_of(service, trace, gpus=1, phase=asked.phase)
-        return Frames.of(demand.tokens_WLE, demand)
+        return {asked.layout: Frames.of(demand.tokens_WLE, demand)}
     if plan is None:
         raise BadRequest("load by GPU needs a layout: name a plan in plan_id.")
     made = plan_service.made(service, plan)
     demand = demand_of(service, trace, gpus=made.topology.gpus, phase=asked.phase)
     require_same_model(made, demand)
-    layout = made.layout if asked.layout == "plan" else layout_before(service, plan, made, demand)
-    return Frames.of(loads_WLG(layout, demand, made.topology, dispatch=made.options.dispatch), demand)
+    layouts: dict[LayoutAsked, Layout] = {"before": layout_before(service, plan, made, demand), "plan": made.layout}
+    return {
+        name: Frames.of(loads_WLG(layout, demand, made.topology, dispatch=made.options.dispatch), demand)
+        for name, layout in layouts.items()
+    }
 
 
 def _rendered(

@@ -221,6 +221,11 @@ def test_every_metric_that_is_named_is_exported(prometheus: httpx.Client) -> Non
     assert names_in(QUERIES) - exported == set()
 
 
+def test_the_histogram_whose_le_is_a_gpu_is_no_distribution() -> None:
+    """In ``sglang:eplb_gpu_physical_count`` ``le`` is the GPU's rank: quantiles and sums over it say nothing."""
+    assert [name for name, query in QUERIES.items() if "eplb_gpu_physical_count" in query] == []
+
+
 def test_sglangs_metrics_are_those_of_the_list() -> None:
     ends = "(_sum|_count|_bucket)?$"
     named = {re.sub(ends, "", name) for name in names_in(QUERIES) if name.startswith("sglang:")}

@@ -104,3 +104,17 @@ def keep_screenshot(page: Page, name: str) -> None:
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
         page.screenshot(path=str(Path(folder) / f"{name}.png"), full_page=True)
+
+
+def inspect(page: Page, name: str) -> None:
+    """Hold a page against what every page must be: accessible and unclipped, in light and dark, on desk and phone."""
+    for scheme, size, where in (("light", DESK, "desk"), ("dark", DESK, "desk"), ("dark", PHONE, "phone")):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        if where == "desk":
+            assert axe_violations(page) == [], (name, scheme)
+        assert clipped_px(page) <= 0, (name, where)
+        if (scheme, where) != ("dark", "desk"):
+            keep_screenshot(page, f"{name}-{where}-{scheme}")
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size({"width": DESK[0], "height": DESK[1]})

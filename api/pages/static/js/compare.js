@@ -8,7 +8,7 @@ import { tip } from "./tip.js";
 const root = document.querySelector("[data-compare]");
 const layers = Number(root.dataset.layers);
 const experts = Number(root.dataset.experts);
-const store = new FrameStore(root.dataset.trace, { axis: "experts", phase: root.dataset.phase }, layers * experts);
+const store = new FrameStore(root.dataset.trace, { axis: "experts", phase: root.dataset.phase }, layers * experts, { most: 1 });
 
 try {
   const sides = [];

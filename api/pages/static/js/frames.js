@@ -2,7 +2,7 @@
 import { getBytes } from "./api.js";
 
 const MAGIC = "MOEHEAT1";
-const PIECE_BYTES = 1 << 20; // of values in one request: some windows, not all
+const PIECE_BYTES = 1 << 19; // of values in one request: some windows, not all
 const KEPT_BYTES = 96 << 20;
 
 /** Read a frame file: its header, and a typed array for each of its windows (views, nothing is copied). */
@@ -29,11 +29,12 @@ export class FrameStore {
    * @param {string} trace
    * @param {{axis: string, phase?: string, plan_id?: string, layout?: string}} choice
    * @param {number} cells of one window
+   * @param {{most?: number}} [limits] most windows in one request
    */
-  constructor(trace, choice, cells) {
+  constructor(trace, choice, cells, { most = 64 } = {}) {
     const told = new URLSearchParams(Object.entries(choice).filter(([, value]) => value));
     this.#address = `/v1/traces/${trace}/frames?${told}`;
-    this.#count = Math.max(1, Math.min(64, Math.floor(PIECE_BYTES / (4 * cells))));
+    this.#count = Math.max(1, Math.min(most, Math.floor(PIECE_BYTES / (4 * cells))));
     this.#most = Math.max(4, Math.floor(KEPT_BYTES / (4 * cells * this.#count)));
   }
 

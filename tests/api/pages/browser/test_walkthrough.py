@@ -14,15 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from api.states import PlanState
 from profiler.recordings import MIXED, recording_path
 from tests.api.pages.browser.conftest import Site
-from tests.api.pages.chromium import (
-    DESK,
-    PHONE,
-    axe_violations,
-    clipped_px,
-    keep_screenshot,
-    wait_until,
-    watched_page,
-)
+from tests.api.pages.chromium import inspect, wait_until, watched_page
 from tests.api.services import counts_trace, plan_for_replay, ready_plan, ready_trace
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -113,20 +105,6 @@ def test_from_a_first_start_to_a_rollback(chromium: Browser, site: Site) -> None
         page.goto(f"{trace_url}?plan={plan_id}&sort=together&expert=2.10")
         expect(page.get_by_role("heading", name="Layer 2, expert 10")).to_be_visible()
         inspect(page, "18-heat-with-an-expert")
-
-
-def inspect(page: Page, name: str) -> None:
-    """Hold a page against what every page must be: accessible and unclipped, in light and dark, on desk and phone."""
-    for scheme, size, where in (("light", DESK, "desk"), ("dark", DESK, "desk"), ("dark", PHONE, "phone")):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        page.set_viewport_size({"width": size[0], "height": size[1]})
-        if where == "desk":
-            assert axe_violations(page) == [], (name, scheme)
-        assert clipped_px(page) <= 0, (name, where)
-        if (scheme, where) != ("dark", "desk"):
-            keep_screenshot(page, f"{name}-{where}-{scheme}")
-    page.emulate_media(color_scheme="light")
-    page.set_viewport_size({"width": DESK[0], "height": DESK[1]})
 
 
 @pytest.fixture(scope="module")
