@@ -22,17 +22,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 from tests.bench.support.plan_cost import PlanCost, cost_of_plan
-from tests.bench.support.replay_fleet import EXPERTS, GPUS, LAYERS, SLOTS_PER_GPU
+from tests.bench.support.replay_fleet import EXPERTS, GPUS, LAYERS, SLOTS_PER_GPU, first_layout, recording_of
 from tests.bench.support.scale_out import (
     RAY_NODES,
     REPLICAS,
     Installation,
     Planned,
     SearchOn,
-    first_layout,
     installed,
     ray_cluster,
-    recording_of,
 )
 from tests.bench.support.tables import print_head, print_rows
 from tests.postgres import MISSING, server_programs
@@ -42,7 +40,7 @@ BUSY = 0.85
 
 COLUMNS = (
     "search on", "workers", "plans/min", "job s", "solver s", "waited s", "longest", "CPU s a plan", "of workers",
-    "Ray", "API", "database", "machine busy", "resumed", "layouts",
+    "Ray", "API", "database", "machine busy", "resumed", "lost", "layouts",
 )  # fmt: skip
 
 
@@ -97,6 +95,7 @@ def _print_head(asked: argparse.Namespace) -> None:
             f"engine that stands still; its recording: synthetic counts of 3 windows, log-normal, seed {asked.seed}",
             f"{asked.objective}, time limit {limit}, beside the layout that runs; all plans asked for at once",
             f"ray: a cluster of {RAY_NODES} nodes with one CPU each on this machine, joined anew by every plan",
+            "resumed: jobs that a second worker finished; lost: plans whose search lost a task to a dead worker",
             "job, solver, waited: medians; longest: of the waits; CPU s a plan: all processes of the installation",
             "machine busy: of all cores, by anything; layouts: equal names are equal bytes for every engine",
         ),
@@ -126,7 +125,7 @@ def _rows(runs: Sequence[tuple[SearchOn, str, Planned]]) -> Iterator[tuple[objec
             f"{statistics.median(planned.solve_s):.1f}", f"{statistics.median(planned.waited_s):.1f}",
             f"{max(planned.waited_s):.1f}", f"{sum(planned.cpu_s.values()) / plans:.2f}", spent_s["workers"],
             spent_s.get("ray", "-"), spent_s["api"], spent_s["database"],
-            f"{planned.machine_s / planned.seconds / (os.cpu_count() or 1):.0%}", planned.resumed,
+            f"{planned.machine_s / planned.seconds / (os.cpu_count() or 1):.0%}", planned.resumed, planned.lost,
             hashlib.sha256("".join(planned.layouts).encode()).hexdigest()[:8],
         )  # fmt: skip
 

@@ -7,8 +7,9 @@ import signal
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -71,18 +72,49 @@ def wait_for_text(log: Path, text: str, *, limit_s: float = 120.0) -> None:
         time.sleep(0.1)
 
 
-def cpu_s(roots: Iterable[int]) -> float:
-    """Return the CPU seconds of processes and of all below them, those included that have ended and were waited for."""
-    parents, ticks = _processes()
-    children = defaultdict(list)
-    for process, parent in parents.items():
-        children[parent].append(process)
-    found, waiting = 0, list(roots)
-    while waiting:
-        process = waiting.pop()
-        found += ticks.get(process, 0)
-        waiting += children[process]
-    return found / TICKS_PER_S
+class CpuMeter:
+    """CPU seconds of kinds of processes and of all below them, from its making on.
+
+    Two counts, of which the larger is taken because neither sees everything: what living processes and those that they
+    waited for have used; and what every process had used when :meth:`look` last saw it, which holds those too that end
+    without being waited for, as Ray's workers do.
+
+    Parameters
+    ----------
+    roots
+        Process ids by kind.
+    """
+
+    def __init__(self, roots: Mapping[str, Sequence[int]]) -> None:
+        self._roots = {kind: tuple(found) for kind, found in roots.items()}
+        self._seen: dict[str, dict[_Identity, int]] = {kind: {} for kind in roots}
+        self.look()
+        self._own_before = {kind: dict(seen) for kind, seen in self._seen.items()}
+        self._all_before = self._all()
+
+    def look(self) -> None:
+        """Note what every process has used by now."""
+        processes = _processes()
+        for kind, roots in self._roots.items():
+            for each in _below(processes, roots):
+                self._seen[kind][each.identity] = each.own_ticks
+
+    def spent_s(self) -> dict[str, float]:
+        """Return the seconds since this was made, by kind."""
+        self.look()
+        now = self._all()
+        spent = {}
+        for kind, seen in self._seen.items():
+            own = sum(ticks - self._own_before[kind].get(identity, 0) for identity, ticks in seen.items())
+            spent[kind] = max(own, now[kind] - self._all_before[kind]) / TICKS_PER_S
+        return spent
+
+    def _all(self) -> dict[str, int]:
+        processes = _processes()
+        return {
+            kind: sum(each.own_ticks + each.waited_ticks for each in _below(processes, roots))
+            for kind, roots in self._roots.items()
+        }
 
 
 def machine_busy_s() -> float:
@@ -91,8 +123,33 @@ def machine_busy_s() -> float:
     return (user + nice + system + sum(more[:2])) / TICKS_PER_S
 
 
-def _processes() -> tuple[dict[int, int], dict[int, int]]:
-    parents, ticks = {}, {}
+_Identity = tuple[int, int]
+"""Process id and moment of start: ids come again."""
+
+
+@dataclass(frozen=True)
+class _Process:
+    identity: _Identity
+    parent: int
+    own_ticks: int
+    waited_ticks: int
+
+
+def _below(processes: Mapping[int, _Process], roots: Iterable[int]) -> Iterator[_Process]:
+    """Yield processes and all that descend from them."""
+    children = defaultdict(list)
+    for process in processes.values():
+        children[process.parent].append(process.identity[0])
+    waiting = list(roots)
+    while waiting:
+        number = waiting.pop()
+        waiting += children[number]
+        if number in processes:
+            yield processes[number]
+
+
+def _processes() -> dict[int, _Process]:
+    found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             text = stat.read_text()
@@ -100,7 +157,7 @@ def _processes() -> tuple[dict[int, int], dict[int, int]]:
             continue
         # The name stands in brackets and may hold anything.
         fields = text.rpartition(")")[2].split()
-        process = int(stat.parent.name)
-        parents[process] = int(fields[1])
-        ticks[process] = sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
-    return parents, ticks
+        number = int(stat.parent.name)
+        used = [int(field) for field in fields[11:15]]
+        found[number] = _Process((number, int(fields[19])), int(fields[1]), sum(used[:2]), sum(used[2:]))
+    return found

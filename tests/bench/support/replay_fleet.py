@@ -47,5 +47,23 @@ def main() -> None:
         sys.stdin.buffer.read()  # until whoever started this is gone
 
 
+def recording_of(folder: Path, number: int, *, seed: int) -> Path:
+    """Write synthetic counts of three windows of an engine's traffic and return the file."""
+    lot = np.random.default_rng((seed, number))
+    usual_LE = lot.lognormal(sigma=0.8, size=(LAYERS, EXPERTS))
+    counts_WLE = usual_LE * lot.lognormal(sigma=0.5, size=(3, LAYERS, EXPERTS)) * 1e4
+    file = folder / f"engine-{number}.npz"
+    np.savez(file, counts=counts_WLE.astype(np.int64))
+    return file
+
+
+def first_layout(folder: Path) -> Path:
+    """Write the layout that the engines run and return the file."""
+    slots = GPUS * SLOTS_PER_GPU
+    file = folder / "running.json"
+    file.write_text(json.dumps({"physical_to_logical_map": [[slot % EXPERTS for slot in range(slots)]] * LAYERS}))
+    return file
+
+
 if __name__ == "__main__":
     main()

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import httpx
-import numpy as np
 import psycopg
 
 from tests.bench.service_ticks import migrate
-from tests.bench.support.process_trees import cpu_s, end, machine_busy_s, started, wait_for_text
-from tests.bench.support.replay_fleet import EXPERTS, GPUS, LAYERS, SLOTS_PER_GPU
+from tests.bench.support.process_trees import CpuMeter, end, machine_busy_s, started, wait_for_text
+from tests.bench.support.replay_fleet import recording_of
 from tests.postgres import running_postgres
 
 REPLICAS = 2
@@ -33,7 +32,7 @@ COMMAND = [sys.executable, "-c", "from api.cli import main; main()"]
 ROOT = Path(__file__).parents[3]
 ENDED = ("succeeded", "failed", "cancelled")
 LONGEST_S = 1800.0
-POLL_S = 0.25
+POLL_S = 0.5
 
 SearchOn = Literal["own process", "ray"]
 
@@ -48,6 +47,8 @@ class Planned:
         From the first request to the end of the last job.
     jobs, plans
         As the service shows them, engine by engine.
+    lost
+        Plans of which the workers of the search lost a part, so that it was done again.
     cpu_s
         CPU seconds by kind of process.
     machine_s
@@ -57,6 +58,7 @@ class Planned:
     seconds: float
     jobs: Sequence[Mapping[str, Any]]
     plans: Sequence[Mapping[str, Any]]
+    lost: int
     cpu_s: Mapping[str, float]
     machine_s: float
 
@@ -136,27 +138,30 @@ class Installation:
 
     def plan_all(self, options: Mapping[str, Any], *, kill: subprocess.Popen[str] | None = None) -> Planned:
         """Ask for a plan of every engine at once and follow them to their ends; a worker may be killed on the way."""
-        before, machine_before_s, began_s = self._cpu_s(), machine_busy_s(), time.monotonic()
+        meter, machine_before_s, began_s = CpuMeter(self.processes), machine_busy_s(), time.monotonic()
         made = [
             self.ask("POST", "/v1/plans", json={"trace_ids": [trace], "engine_id": engine, **options}).json()
             for engine, trace in zip(self.engines, self.traces, strict=True)
         ]
-        jobs = self._followed([plan["job_id"] for plan in made], kill=kill)
+        jobs = self._followed([plan["job_id"] for plan in made], kill=kill, meter=meter)
         seconds = time.monotonic() - began_s
-        after = self._cpu_s()
+        cpu_s, machine_s = meter.spent_s(), machine_busy_s() - machine_before_s
         return Planned(
             seconds=seconds,
             jobs=jobs,
             plans=[self.ask("GET", f"/v1/plans/{plan['id']}").json() for plan in made],
-            cpu_s={kind: after[kind] - before[kind] for kind in before},
-            machine_s=machine_busy_s() - machine_before_s,
+            lost=sum("WORKER_LOST" in self.ask("GET", f"/v1/plans/{plan['id']}/file").text for plan in made),
+            cpu_s=cpu_s,
+            machine_s=machine_s,
         )
 
     def follow(self, job_ids: Sequence[str]) -> None:
         """Wait for jobs to succeed."""
-        self._followed(job_ids, kill=None)
+        self._followed(job_ids, kill=None, meter=CpuMeter({}))
 
-    def _followed(self, job_ids: Sequence[str], *, kill: subprocess.Popen[str] | None) -> list[Mapping[str, Any]]:
+    def _followed(
+        self, job_ids: Sequence[str], *, kill: subprocess.Popen[str] | None, meter: CpuMeter
+    ) -> list[Mapping[str, Any]]:
         until_s, left, ended = time.monotonic() + LONGEST_S, list(job_ids), {}
         while left:
             if time.monotonic() > until_s:
@@ -170,14 +175,12 @@ class Installation:
                     kill.send_signal(signal.SIGKILL)  # whichever job it has is in its search or about to be
                     kill.wait()
                     kill = None
+            meter.look()
             time.sleep(POLL_S)
         failed = [job for job in ended.values() if job["state"] != "succeeded"]
         if failed:
             raise RuntimeError(f"{len(failed)} jobs did not succeed; the first: {failed[0]['error']}")
         return [ended[job_id] for job_id in job_ids]
-
-    def _cpu_s(self) -> dict[str, float]:
-        return {kind: cpu_s(roots) for kind, roots in self.processes.items()}
 
 
 @contextmanager
@@ -250,24 +253,6 @@ def _fill(made: Installation, urls: Sequence[str], *, seed: int) -> None:
         jobs.append(answered.headers["location"].rsplit("/", 1)[-1])
     with made.workers(2, search_on="own process"):
         made.follow(jobs)
-
-
-def recording_of(folder: Path, number: int, *, seed: int) -> Path:
-    """Write synthetic counts of three windows of an engine's traffic and return the file."""
-    lot = np.random.default_rng((seed, number))
-    usual_LE = lot.lognormal(sigma=0.8, size=(LAYERS, EXPERTS))
-    counts_WLE = usual_LE * lot.lognormal(sigma=0.5, size=(3, LAYERS, EXPERTS)) * 1e4
-    file = folder / f"engine-{number}.npz"
-    np.savez(file, counts=counts_WLE.astype(np.int64))
-    return file
-
-
-def first_layout(folder: Path) -> Path:
-    """Write the layout that the engines run and return the file."""
-    slots = GPUS * SLOTS_PER_GPU
-    file = folder / "running.json"
-    file.write_text(json.dumps({"physical_to_logical_map": [[slot % EXPERTS for slot in range(slots)]] * LAYERS}))
-    return file
 
 
 @contextmanager
