@@ -1,9 +1,12 @@
-"""Replica choice without an all-to-all backend on SGLang 0.5.16, as newer versions have it built in.
+"""What newer versions have built in and SGLang 0.5.16 lacks: one choice of replicas for all ranks, numbered routers.
 
-There Qwen's MoE models never turn expert ids into slots, each rank would prefer its own replicas, and replicas are
-drawn at random per rank. All ranks see all tokens in that mode and add their partial results, so a rank-dependent
-choice counts an expert with replicas on two ranks twice. Three hooks make the choice the same on all ranks: by the
-token's row, over all replicas. With an all-to-all backend they pass everything through.
+Without an all-to-all backend Qwen's MoE models never turn expert ids into slots there, each rank would prefer its own
+replicas, and replicas are drawn at random per rank. All ranks see all tokens in that mode and add their partial
+results, so a rank-dependent choice counts an expert with replicas on two ranks twice. Three hooks make the choice the
+same on all ranks: by the token's row, over all replicas. With an all-to-all backend they pass everything through.
+
+The routers of some twenty models (Mixtral's and MiniMax's among them) do not know their layer there either: with
+``--enable-return-routed-experts`` the first request ends the engine, and without it nothing can be counted.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from profiler.plugin.rank_view import location_metadata
 from profiler.plugin.versions import EngineVersion
 
 BACKPORTED = ((0, 5, 16),)
-"""Versions that the three hooks were tested on."""
+"""Versions that these hooks were tested on."""
 
 
 def is_backported(version: EngineVersion) -> bool:
@@ -32,6 +35,7 @@ def targets() -> dict[str, Callable[..., Any]]:
     return paths | {
         "sglang.srt.eplb.expert_location._compute_logical_to_all_physical_map": keep_all_replicas,
         "sglang.srt.eplb.expert_location_dispatch._topk_ids_logical_to_physical_dynamic": choose_by_row,
+        "sglang.srt.model_executor.model_runner.ModelRunner.load_model": number_routers,
     }
 
 
@@ -55,6 +59,20 @@ def _maps_here(topk: Any) -> bool:
         and topk.topk_config.allow_routed_experts_capture  # False for draft layers, which keep their own numbering
         and not _all_to_all()
     )
+
+
+def number_routers(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
+    """Tell a router that does not know its layer which one the experts beside it belong to."""
+    loaded = original(runner, *args, **kwargs)
+    from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
+    from sglang.srt.layers.moe.topk import TopK
+
+    for block in runner.model.modules():
+        routers = [part for part in block.children() if isinstance(part, TopK)]
+        experts = [part for part in block.children() if isinstance(part, FusedMoE)]
+        if len(routers) == len(experts) == 1 and routers[0].layer_id is None:
+            routers[0].layer_id = experts[0].layer_id
+    return loaded
 
 
 def keep_all_replicas(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
