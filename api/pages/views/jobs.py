@@ -84,6 +84,10 @@ class CourseView:
         For the curve.
     tries_slots : bool
         Whether several numbers of slots were tried.
+    limit : str
+        What a bound is: "at most" or "at least".
+    stages : dict
+        Sentences of what the search does, by its name.
     """
 
     figure: Figure
@@ -94,6 +98,8 @@ class CourseView:
     rows: tuple[CoursePoint, ...]
     points: list[dict[str, Any]]
     tries_slots: bool
+    limit: str
+    stages: dict[str, str]
 
 
 def subject_address(job: Job) -> str | None:
@@ -137,12 +143,17 @@ def course_view(course: SearchCourse) -> CourseView | None:
         rows=rows,
         points=course.points,
         tries_slots=len({point["slots_per_gpu"] for point in course.points}) > 1,
+        limit=_limit(course.figure),
+        stages={str(stage): stage.sentence for stage in Stage},
     )
 
 
 def _sentence(figure: Figure, axis: Axis, last: Mapping[str, Any]) -> str:
-    limit = "at most" if figure.higher_is_better else "at least"
-    proven = "nothing is proven" if last["bound"] is None else f"proven: {limit} {axis.shown(last['bound'])}"
+    proven = "nothing is proven" if last["bound"] is None else f"proven: {_limit(figure)} {axis.shown(last['bound'])}"
     if last["best"] is None:
         return f"No plan keeps the cap on imbalance of {ratio(last['cap'], digits=4)} yet; {proven}."
     return f"{figure} {axis.shown(last['best'])}; {proven}."
+
+
+def _limit(figure: Figure) -> str:
+    return "at most" if figure.higher_is_better else "at least"

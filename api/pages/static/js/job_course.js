@@ -6,7 +6,8 @@ const part = document.querySelector("[data-course]");
 const place = part.querySelector("[data-course-chart]");
 const body = part.querySelector("[data-course-table] tbody");
 const sentence = part.querySelector("[data-course-sentence]");
-const { figure, unit, higher } = part.dataset;
+const { figure, unit, limit } = part.dataset;
+const stages = JSON.parse(part.dataset.stages);
 const factor = Number(part.dataset.factor);
 const points = JSON.parse(part.dataset.points);
 const running = part.dataset.running === "yes";
@@ -47,7 +48,7 @@ const rounded = (value, to) => {
   return to(value / step) * step;
 };
 const scaled = (value) => (value == null ? null : factor * value);
-const shown = (value) => (value == null ? "–" : `${scaled(value).toFixed(figure.startsWith("local") ? 2 : 4)} ${unit}`);
+const shown = (value) => (value == null ? "–" : `${scaled(value).toFixed(figure.startsWith("local") ? 2 : 4)}\u202f${unit}`);
 
 /** The point that holds at a time: the last one told by then. */
 function at(elapsed) {
@@ -77,8 +78,9 @@ if (running) {
   document.addEventListener("moeplan:search", ({ detail: point }) => {
     if (points.length && point.number <= points.at(-1).number) return; // events before the page was loaded come again
     points.push(point);
-    addRow(point, point.stage);
-    sentence.textContent = `${figure} ${shown(point.best)}; proven bound ${shown(point.bound)}.`;
+    addRow(point, stages[point.stage] ?? point.stage);
+    const proven = point.bound == null ? "nothing is proven" : `proven: ${limit} ${shown(point.bound)}`;
+    sentence.textContent = point.best == null ? `No plan keeps the cap on imbalance yet; ${proven}.` : `${figure} ${shown(point.best)}; ${proven}.`;
     place.redraw();
   });
 }

@@ -69,5 +69,5 @@ export function table(caption, columns, rows) {
 }
 
 function isNumber(value) {
-  return typeof value === "number" || /^[-–]?[\d.,]*\d\u202f?(×|%)?$/.test(value);
+  return typeof value === "number" || /^(–|[-–]?[\d.,]*\d\u202f?(×|%|[kMGTP]?B)?)$/.test(value);
 }
