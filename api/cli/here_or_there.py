@@ -39,8 +39,9 @@ def make_plan(
     for_engine: str | None = None,
     test: tuple[Path, ...] = (),
     progress: Callable[[float], None] | None = None,
+    on_stored: Callable[[str], None] = lambda plan_id: None,
 ) -> Plan:
-    """Plan here, or have the service plan; either way the plan is the same.
+    """Plan here, or have the service plan; either way the plan is the same. A service keeps it, under the id told.
 
     Raises
     ------
@@ -59,7 +60,10 @@ def make_plan(
 
     with connection as service:
         engine_id = None if for_engine is None else engine_named(service, for_engine)["id"]
-        return plan_there(service, inputs, request, read=asdict(read_with), engine_id=engine_id, progress=progress)
+        return plan_there(
+            service, inputs, request, read=asdict(read_with), engine_id=engine_id, progress=progress,
+            on_stored=on_stored,
+        )  # fmt: skip
 
 
 def on_local_copies(*names: str) -> Callable[[Command], Command]:

@@ -56,21 +56,28 @@ def plan(
         raise BadOption(f"--out is {out.name}; a plan is JSON, so write {out.stem or 'plan'}.json.")
     if per_window and at.url is not None:
         raise BadOption("--per-window plans here alone; leave --url (MOEPLAN_URL) out.")
+    stored: list[str] = []
     with progress_bar("planning") as advance:
         if per_window:
             by_window = plans_by_window(inputs, read_with.options(), asked.request(), progress=advance)
             made = dict(zip(_files_by_window(out, list(by_window)), by_window.values(), strict=True))
         else:
-            made = {out: make_plan(inputs, asked, read_with, at=at, for_engine=for_engine, progress=advance)}
+            one = make_plan(
+                inputs, asked, read_with, at=at, for_engine=for_engine, progress=advance, on_stored=stored.append
+            )
+            made = {out: one}
     for path, one in made.items():
         write_plan(one, path)
     if as_json:
         summaries = [one.summary() for one in made.values()]
-        print_json({"plans": summaries} if per_window else summaries[0])
+        kept = {"plan_id": stored[0]} if stored else {}
+        print_json({"plans": summaries} if per_window else {**summaries[0], **kept})
     else:
         for path, one in made.items():
             print_plan(one)
             print_line(f"wrote {path}")
+        for plan_id in stored:
+            print_line(f"the service keeps it as {plan_id}; let it be pushed: moeplan plans approve {plan_id}")
     if any(one.status is Status.TARGET_MISSED for one in made.values()):
         raise typer.Exit(TARGET_MISSED)
 

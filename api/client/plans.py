@@ -37,6 +37,7 @@ def plan_there(
     read: Mapping[str, Any],
     engine_id: str | None = None,
     progress: Callable[[float], None] | None = None,
+    on_stored: Callable[[str], None] = lambda plan_id: None,
 ) -> Plan:
     """Have a plan made by the service and return it, checked as if it had been read from a file.
 
@@ -48,6 +49,8 @@ def plan_there(
         How files are read; see :func:`api.client.traces.upload`.
     engine_id
         The engine that it is for.
+    on_stored
+        Called with the id under which the service keeps it.
     """
     reading = None if progress is None else lambda done: progress(UPLOAD_SHARE * done)
     traces = [trace["id"] for trace in upload(service, inputs, read=read, engine_id=None, progress=reading)]
@@ -58,7 +61,9 @@ def plan_there(
     asked = service.post("/v1/plans", body, once=secrets.token_hex(16)).json
     solving = None if progress is None else lambda done: progress(UPLOAD_SHARE + (1 - UPLOAD_SHARE) * done)
     job = finished(service, asked["job_id"], progress=solving)
-    return _as_made(stored_plan(service, asked["id"]), job["result"] or {})
+    made = _as_made(stored_plan(service, asked["id"]), job["result"] or {})
+    on_stored(asked["id"])
+    return made
 
 
 def plan_body(request: PlanRequest, *, model: Path | None) -> dict[str, Any]:

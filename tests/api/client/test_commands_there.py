@@ -59,6 +59,10 @@ def moeplan(capsys: pytest.CaptureFixture[str]) -> Moeplan:
     return Moeplan(capsys)
 
 
+STORED_AS = r"the service keeps it as pln_.*\n|,?\s*\"plan_id\": \"pln_\w+\""
+"""What a service adds: the id that the next command takes."""
+
+
 def without_seconds(text: str) -> str:
     return re.sub(SECONDS, "", text)
 
@@ -88,7 +92,9 @@ def test_a_plan_made_there_is_the_plan_made_here(
     made_there = moeplan("plan", *asked, "--out", "there.json", "--url", service_url)
     assert (made_there.code, made_here.code) == (0, 0), made_there.err
     printed = without_seconds(made_there.out).replace("there.json", "here.json")
-    assert printed == without_seconds(made_here.out)
+    (kept_as,) = re.findall(STORED_AS, printed)
+    assert re.sub(STORED_AS, "", printed) == without_seconds(made_here.out)
+    assert moeplan("plans", "show", re.findall(r"pln_\w+", kept_as)[0], "--url", service_url).code == 0
     assert made_there.err == made_here.err
     assert re.search(SECONDS, made_there.out)
     same_but_for_the_input(tmp_path / "here.json", tmp_path / "there.json")
