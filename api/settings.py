@@ -94,6 +94,10 @@ class Settings(BaseSettings):
     audit_retention_days: Annotated[float, Field(gt=0)] | None = 730.0
     """Of the audit log; None keeps all."""
 
+    decision_retention_days: Annotated[float, Field(gt=0)] | None = 730.0
+    """Decisions are forgotten so long after they were made, with their cycles, jobs, plans that nobody wanted and
+    expired recordings; the last one of every schedule and whatever was pushed stay. None keeps all."""
+
     answer_retention_hours: Annotated[float, Field(gt=0)] = 24.0
     """How long a request may be repeated under its idempotency key."""
 
@@ -110,7 +114,7 @@ class Settings(BaseSettings):
                 value = value.get_secret_value()
             if value is not None:
                 variables[f"MOEPLAN_{name.upper()}"] = str(value)
-        for name in ("trace_retention_days", "audit_retention_days"):
+        for name in ("trace_retention_days", "audit_retention_days", "decision_retention_days"):
             if getattr(self, name) is None:
                 variables[f"MOEPLAN_{name.upper()}"] = "null"
         return variables

@@ -1,13 +1,14 @@
 """What a worker does now and then, so that neither database nor disk grows for ever.
 
-Recordings, events of jobs, the audit log and answers kept for repeated requests go when their time is over, files when
-nothing needs them. Old rows are removed a batch at a time: writers wait for no long transaction.
+Recordings, events of jobs, decisions, the audit log and answers kept for repeated requests go when their time is over,
+files when nothing needs them. Old rows are removed a batch at a time: writers wait for no long transaction.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter
 from datetime import timedelta
 
 import structlog
@@ -15,9 +16,10 @@ import structlog
 from api.jobs.plan_work import checkpoint_folder
 from api.service.context import Service
 from api.states import TraceState
-from api.store import audit, garbage, jobs, keys, traces
+from api.store import audit, forgetting, garbage, jobs, keys, traces
 from api.store.audit import Actor, change_state
 from api.store.columns import now
+from api.store.models import Schedule
 
 GONE_WORKERS_KEPT = timedelta(days=7)
 
@@ -40,6 +42,7 @@ def tidy_up(service: Service, *, young_s: float = garbage.YOUNG_S) -> None:
         jobs.forget_workers(session, not_seen_since=now() - GONE_WORKERS_KEPT)
     _forget_events(service)
     _forget_changes(service)
+    _forget_decisions(service)
     with service.database.reading() as session:
         removed = garbage.remove_unneeded(session, service.files, at_s=time.time(), young_s=young_s)
     removed += service.files.remove_unfinished()
@@ -70,6 +73,26 @@ def _forget_changes(service: Service) -> None:
             forgotten = audit.forget(session, older_than=now() - timedelta(days=days), limit=ROWS_AT_A_TIME)
         if forgotten < ROWS_AT_A_TIME:
             return
+
+
+def _forget_decisions(service: Service) -> None:
+    """Forget decisions whose time is over; the audit log keeps how many of which schedule."""
+    days = service.settings.decision_retention_days
+    if days is None:
+        return
+    older_than = now() - timedelta(days=days)
+    while True:
+        with service.database.writing() as session:
+            over = forgetting.decisions_over(session, older_than=older_than, limit=JOBS_AT_A_TIME)
+            if not over:
+                return
+            for schedule_id, count in Counter(decision.schedule_id for decision in over).items():
+                schedule = session.get_one(Schedule, schedule_id)
+                why = "their time of retention is over"
+                audit.record(session, ACTOR, "schedule.decisions_forgotten", schedule, why=why, decisions=count)
+            job_ids = [decision.job_id for decision in over if decision.job_id is not None]
+            forgetting.forget_decisions(session, over)
+        service.queue.forget(job_ids)
 
 
 def _remove_checkpoints(service: Service) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +13,7 @@ from sqlalchemy.orm import Session
 from api.errors import NotFound
 from api.states import Outcome
 from api.store.identifiers import first_id_of
-from api.store.models import Decision
+from api.store.models import Decision, ForgottenDecisions
 from api.store.pages import Page, Paging, paged
 
 KIND = "dec"
@@ -60,9 +61,13 @@ def page(session: Session, paging: Paging, asked: DecisionFilter = DecisionFilte
 
 
 def counts(session: Session) -> Sequence[tuple[Outcome, int]]:
-    """Return how many decisions there are of every outcome."""
-    rows = session.execute(select(Decision.outcome, func.count()).group_by(Decision.outcome))
-    return [(outcome, count) for outcome, count in rows]
+    """Return how many decisions of every outcome were ever made, those that are forgotten included."""
+    made: Counter[Outcome] = Counter()
+    for outcome, count in session.execute(select(Decision.outcome, func.count()).group_by(Decision.outcome)):
+        made[outcome] += count
+    for forgotten in session.scalars(select(ForgottenDecisions)):
+        made[forgotten.outcome] += forgotten.count
+    return list(made.items())
 
 
 def taken_back_in_row(session: Session, engine_id: str, *, most: int = 10) -> int:

@@ -20,7 +20,7 @@ from tests.databases import open_database
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 Rows = dict[str, dict[str, Any]]
 
-ONLY_SINCE = {"schedules": "0003", "decisions": "0003"}
+ONLY_SINCE = {"schedules": "0003", "decisions": "0003", "forgotten_decisions": "0005"}
 """Tables that are empty in an older schema: no moeplan of then wrote into them."""
 
 

@@ -7,7 +7,7 @@ from api.store.models.engines import Engine
 from api.store.models.jobs import Job, JobEvent, Worker
 from api.store.models.keys import AuditEvent, IdempotentAnswer, Key
 from api.store.models.plans import Plan, PlanTrace, Rollout
-from api.store.models.schedules import Cycle, Decision, Schedule
+from api.store.models.schedules import Cycle, Decision, ForgottenDecisions, Schedule
 from api.store.models.traces import Trace, TraceUpload
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Cycle",
     "Decision",
     "Engine",
+    "ForgottenDecisions",
     "IdempotentAnswer",
     "Job",
     "JobEvent",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Boolean, Float, ForeignKey, Index, Integer, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, Float, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from api.rebalancing.gates import Mode
@@ -106,3 +106,12 @@ class Decision(Base):
     rollout_id: Mapped[str | None] = mapped_column(ForeignKey("rollouts.id"))
     job_id: Mapped[str | None] = mapped_column(String(40))
     created_at: Mapped[datetime] = mapped_column(Moment)
+
+
+class ForgottenDecisions(Base):
+    """How many decisions of an outcome there were that are forgotten, so that a counter of all never falls."""
+
+    __tablename__ = "forgotten_decisions"
+
+    outcome: Mapped[Outcome] = mapped_column(OneOf(Outcome), primary_key=True)
+    count: Mapped[int] = mapped_column(BigInteger)

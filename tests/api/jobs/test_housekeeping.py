@@ -14,14 +14,17 @@ from api.jobs.housekeeping import tidy_up
 from api.jobs.plan_work import checkpoint_folder
 from api.service import jobs as job_service
 from api.service.context import Service
-from api.states import JobState, TraceState
-from api.store import audit, jobs, traces
-from api.store.audit import Actor
+from api.service.decisions import conclude
+from api.states import JobKind, JobState, Outcome, PlanState, TraceState
+from api.store import audit, decisions, jobs, schedules, traces
+from api.store.audit import Actor, change_state
 from api.store.columns import now
-from api.store.models import AuditEvent, IdempotentAnswer, Job, JobEvent, Trace
+from api.store.identifiers import first_id_of, new_id
+from api.store.models import AuditEvent, Cycle, Decision, IdempotentAnswer, Job, JobEvent, Plan, PlanTrace, Trace
 from api.store.pages import Paging
 from tests.api.jobs.test_jobs import upload
-from tests.api.services import job_of, ready_trace, service_on
+from tests.api.schedules import an_engine, scheduled
+from tests.api.services import job_of, plan_for_replay, ready_plan, ready_trace, service_on
 
 
 @pytest.fixture
@@ -136,3 +139,83 @@ def test_answers_to_repeated_requests_are_kept_for_a_day(service: Service) -> No
     tidy_up(service)
     with service.database.reading() as session:
         assert session.scalars(sa.select(IdempotentAnswer.key)).all() == ["new"]
+
+
+def old_decision(
+    service: Service, schedule_id: str, number: int, *, days_ago: float, plan: PlanState | None = None
+) -> Decision:
+    """A decision that was made so long ago, with its cycle, job and recording, and a plan where a state is given."""
+    at = now() - timedelta(days=days_ago)
+    trace_id, job_id = ready_trace(service, f"recording {number}".encode()), new_id("job")
+    plan_id = None if plan is None else ready_plan(service, plan_for_replay(), engine_id=None, state=plan)
+    with service.database.writing() as session:
+        session.get_one(Trace, trace_id).kept = False
+        change_state(session, session.get_one(Trace, trace_id), TraceState.EXPIRED, Actor("t"))
+        engine_id = schedules.find(session, schedule_id).engine_id
+        job = Job(
+            id=job_id, kind=JobKind.REBALANCE, state=JobState.SUCCEEDED, engine_id=engine_id, subject_id="cyc", step="",
+            progress=1.0, attempts=1, created_by="t", created_at=at, ended_at=at,
+        )  # fmt: skip
+        cycle = Cycle(
+            id=new_id("cyc"), schedule_id=schedule_id, number=number, engine_id=engine_id, due_at=at, asked=False,
+            missed_ticks=0, settings={}, numbers={}, trace_id=trace_id, plan_id=plan_id, job_id=job_id, created_by="t",
+            created_at=at,
+        )  # fmt: skip
+        session.add_all([job, cycle])
+        if plan_id is not None:
+            session.flush()
+            session.add(PlanTrace(plan_id=plan_id, trace_id=trace_id, position=0))
+        session.flush()
+        decision = conclude(
+            session, Actor("t"), cycle, outcome=Outcome.NOTHING, code="NOTHING_TO_MOVE", sentence="s.", numbers={}
+        )
+        session.flush()
+        decision_id = first_id_of(decisions.KIND, at)[:-4] + f"{number:04d}"
+        session.execute(sa.update(Decision).where(Decision.id == decision.id).values(id=decision_id, created_at=at))
+    with service.database.reading() as session:
+        return decisions.find(session, decision_id)
+
+
+def test_decisions_are_forgotten_with_what_was_made_for_them_alone(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "JOBS_AT_A_TIME", 2)
+    schedule_id = scheduled(service, an_engine(service, "e"))
+    gone = [old_decision(service, schedule_id, number, days_ago=800 - number) for number in range(1, 4)]
+    unwanted = old_decision(service, schedule_id, 4, days_ago=760, plan=PlanState.REJECTED)
+    pushed = old_decision(service, schedule_id, 5, days_ago=750, plan=PlanState.APPROVED)
+    recent = old_decision(service, schedule_id, 6, days_ago=1)
+    tidy_up(service, young_s=-1.0)
+    with service.database.reading() as session:
+        assert [each.id for each in session.scalars(sa.select(Decision))] == [recent.id]
+        assert session.scalars(sa.select(Cycle.id)).all() == [recent.cycle_id]
+        assert session.scalars(sa.select(Job.id)).all() == [recent.job_id]
+        assert session.scalars(sa.select(Plan.id)).all() == [pushed.plan_id]
+        assert set(session.scalars(sa.select(Trace.id))) == {pushed.trace_id, recent.trace_id}
+        assert dict(decisions.counts(session)) == {Outcome.NOTHING: len(gone) + 3}
+        noted = session.scalars(sa.select(AuditEvent).where(AuditEvent.action == "schedule.decisions_forgotten")).all()
+    assert sum(event.data["decisions"] for event in noted) == 5
+    assert {event.subject_id for event in noted} == {schedule_id}
+    assert unwanted.plan_id is not None
+
+
+def test_the_last_decision_of_every_schedule_stays_however_old(service: Service) -> None:
+    engine_id = an_engine(service, "e")
+    last = []
+    for number in range(2):
+        schedule_id = scheduled(service, engine_id, name=f"schedule {number}")
+        old_decision(service, schedule_id, 1, days_ago=3000)
+        last.append(old_decision(service, schedule_id, 2, days_ago=2000 - number))
+    tidy_up(service)
+    with service.database.reading() as session:
+        assert set(session.scalars(sa.select(Decision.id))) == {decision.id for decision in last}
+
+
+def test_all_decisions_are_kept_where_that_is_asked_for(service: Service) -> None:
+    object.__setattr__(service.settings, "decision_retention_days", None)
+    schedule_id = scheduled(service, an_engine(service, "e"))
+    for number in (1, 2):
+        old_decision(service, schedule_id, number, days_ago=9000)
+    tidy_up(service)
+    with service.database.reading() as session:
+        assert len(session.scalars(sa.select(Decision.id)).all()) == 2
