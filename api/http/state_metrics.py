@@ -17,7 +17,6 @@ from api.http.metric_families import counter, gauge
 from api.service.context import Service
 from api.states import EngineState, JobKind, JobState, Outcome, RolloutState
 from api.store import decisions, engines, jobs, plans, schedules, traces
-from api.store.columns import now
 from api.store.models import Engine, Plan, Rollout, Schedule, Trace, Worker
 from placement.errors import CodedError
 
@@ -86,7 +85,7 @@ class StateCollector(Collector):
 def _read(service: Service) -> _State:
     with service.database.reading() as session:
         return _State(
-            at=now(),
+            at=schedules.clock(session),
             jobs=jobs.counts(session),
             workers=jobs.workers(session),
             engines=engines.all_there(session),

@@ -21,9 +21,8 @@ from api.service.context import Service
 from api.service.jobs import end
 from api.service.subjects import give_up
 from api.states import JobState
-from api.store import jobs
+from api.store import jobs, schedules
 from api.store.audit import Actor
-from api.store.columns import now
 
 OLDER = "JOB_OF_OLDER_VERSION"
 DETAIL = "an older moeplan began this job and no worker of it is left; this one cannot go on with it. Ask for it again."
@@ -38,9 +37,9 @@ def settle_older_jobs(service: Service, *, gone_after_s: float) -> None:
     if not waiting:
         return
     with service.database.reading() as session:
+        since = schedules.clock(session) - timedelta(seconds=gone_after_s)
         alive = jobs.workers(session)
         begun = {job_id for job_id in waiting if jobs.find(session, job_id).state is not JobState.QUEUED}
-    since = now() - timedelta(seconds=gone_after_s)
     left_to = [each.id for each in alive if each.seen_at >= since and each.moeplan_version != version("moeplan")]
     renewed = service.queue.renew([job_id for job_id in waiting if job_id not in begun])
     if renewed:

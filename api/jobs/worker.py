@@ -6,7 +6,6 @@ whoever lives longest takes over what it had begun.
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import signal
@@ -15,13 +14,14 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from importlib.metadata import version
 from types import FrameType
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from api.jobs.absences import Absences
 from api.jobs.durable import Executor
 from api.jobs.housekeeping import tidy_up
 from api.jobs.older_jobs import settle_older_jobs
@@ -90,26 +90,22 @@ def work(
         executor.start()
         log.info("worker is ready", worker=worker_id, jobs_at_a_time=settings.jobs_per_worker)
         tidied_s = 0.0
-        reached_since_s: float | None = -math.inf
+        absences = Absences(gone_after_s=gone_after_s)
         with ticking(service):
             while True:
                 try:
                     _be_seen(service, worker_id, started_at=started_at)
-                    if reached_since_s is None:
-                        reached_since_s = time.monotonic()
                     executor.take_up_left()
-                    # When nobody could reach the database, all look dead at first, and are not.
-                    if time.monotonic() - reached_since_s >= gone_after_s:
-                        _take_over(service, executor, worker_id, gone_after_s=gone_after_s)
+                    _take_over(service, executor, worker_id, absences)
                     if time.monotonic() - tidied_s > TIDY_EVERY_S:
                         tidied_s = time.monotonic()
                         settle_older_jobs(service, gone_after_s=gone_after_s)
                         tidy_up(service)
                 except CodedError as error:
-                    reached_since_s = None
+                    absences.begin_anew()
                     log.warning("worker goes on without its database for now", code=error.code, detail=error.detail)
                 except SQLAlchemyError:
-                    reached_since_s = None
+                    absences.begin_anew()
                     log.exception("worker goes on")  # whatever it was: the jobs that run here must not die of it
                 if until.wait(heartbeat_s):
                     break
@@ -128,10 +124,10 @@ def _be_seen(service: Service, worker_id: str, *, started_at: datetime) -> None:
         )
 
 
-def _take_over(service: Service, executor: Executor, worker_id: str, *, gone_after_s: float) -> None:
+def _take_over(service: Service, executor: Executor, worker_id: str, absences: Absences) -> None:
     with service.database.reading() as session:
-        gone = jobs.gone_workers(session, not_seen_since=now() - timedelta(seconds=gone_after_s))
-    others = [each for each in gone if each != worker_id]
+        seen_at = {each.id: each.seen_at for each in jobs.workers(session)}
+    others = [each for each in absences.gone(seen_at, at_s=time.monotonic()) if each != worker_id]
     if not others:
         return
     # Again and again while it is gone: one that only seemed so may have begun something since.

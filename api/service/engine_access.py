@@ -75,7 +75,8 @@ def engine_client(service: Service, engine: Engine) -> Iterator[EngineClient]:
 
 def require_rested(engine: Engine) -> None:
     """Raise :class:`EngineResting` while an engine is left alone."""
-    if engine.resting_until is not None and engine.resting_until > now():
+    left_s = 0.0 if engine.resting_until is None else (engine.resting_until - now()).total_seconds()
+    if 0.0 < left_s <= 2 * LONGEST_REST_S:  # no rest is longer: the clock was put back
         raise EngineResting(
             f"{engine.url} failed {engine.failures_in_row} times in a row and is left alone until "
             f"{iso(engine.resting_until)}; reading it by hand tries at once."

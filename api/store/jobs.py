@@ -15,6 +15,7 @@ from api.states import JobKind, JobState
 from api.store.columns import now
 from api.store.models import Job, JobEvent, Worker
 from api.store.pages import Page, Paging, paged
+from api.store.schedules import clock
 
 
 def find(session: Session, job_id: str) -> Job:
@@ -110,17 +111,12 @@ def counts(session: Session) -> Sequence[tuple[JobKind, JobState, int]]:
 def seen(session: Session, worker_id: str, *, host: str, process: int, version: str, started_at: datetime) -> None:
     """Write down that a worker is alive, whether it is known or not."""
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    at = now()
+    at = clock(session)
     row = insert(Worker).values(
         id=worker_id, host=host, process=process, moeplan_version=version, started_at=started_at, seen_at=at
     )
     again = {"seen_at": at, "process": process, "moeplan_version": version, "started_at": started_at}
     session.execute(row.on_conflict_do_update(index_elements=[Worker.id], set_=again))
-
-
-def gone_workers(session: Session, *, not_seen_since: datetime) -> Sequence[str]:
-    """Return workers that were not seen for long; what they had begun is taken over."""
-    return session.scalars(select(Worker.id).where(Worker.seen_at < not_seen_since)).all()
 
 
 def forget_workers(session: Session, *, not_seen_since: datetime) -> None:

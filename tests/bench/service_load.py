@@ -1,7 +1,7 @@
 """Many engines within one hour's schedule: ``python -m tests.bench.service_load --engines 200``.
 
 Every engine is a replay engine with an HTTP server on a port of its own and a schedule that comes due once an hour; an
-hour is as many seconds as ``--hour-seconds`` says. Ticks are spread over the hour. Each cycle records, plans and judges;
+an hour is as many seconds as ``--hour-seconds`` says. Ticks are spread over it. Each cycle records, plans and judges;
 the service is one ``moeplan serve`` and so many workers, each a process. Reads go on meanwhile.
 """
 

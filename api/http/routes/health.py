@@ -11,8 +11,7 @@ from pydantic import BaseModel, Field
 
 from api.http.edge import the_service
 from api.http.problems import documented
-from api.store import jobs
-from api.store.columns import now
+from api.store import jobs, schedules
 
 router = APIRouter(tags=["health"])
 
@@ -42,7 +41,8 @@ def healthz() -> Healthy:
 def readyz(request: Request) -> Ready:
     """Say whether the database answers, and how many workers there are."""
     with the_service(request).database.reading() as session:
-        alive = [worker for worker in jobs.workers(session) if now() - worker.seen_at < ALIVE]
+        at = schedules.clock(session)
+        alive = [worker for worker in jobs.workers(session) if at - worker.seen_at < ALIVE]
     return Ready(workers=len(alive))
 
 

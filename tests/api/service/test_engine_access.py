@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from api.errors import EngineResting
 from api.service import engine_access
 from api.service import engines as engine_service
 from api.service.context import Service
-from api.service.engine_access import engine_client, with_retries
+from api.service.engine_access import engine_client, require_rested, with_retries
 from api.store import engines
 from api.store.columns import now
 from api.store.models import Engine
@@ -90,6 +91,15 @@ def test_an_engine_that_failed_again_and_again_is_not_asked(service: Service) ->
     assert resting.resting_until > now()
     with pytest.raises(EngineResting, match="left alone until"), engine_client(service, resting):
         pytest.fail("it was asked")
+
+
+def test_a_clock_that_is_put_back_does_not_keep_an_engine_resting(service: Service) -> None:
+    engine = registered(service, "http://127.0.0.1:9")
+    engine.failures_in_row, engine.resting_until = 3, now() + timedelta(seconds=200)
+    with pytest.raises(EngineResting):
+        require_rested(engine)
+    engine.resting_until = now() + timedelta(hours=3)
+    require_rested(engine)
 
 
 def test_one_answer_ends_the_count(service: Service) -> None:
