@@ -80,7 +80,8 @@ def misbehave(folder: Path, *, rounds: int, good: int) -> Beside:
         fine = [_scheduled(service, each.url, each.url) for each in hosted[len(names) :]]
         alone = _cycles(service, [schedule_id for _, schedule_id in fine])
         for number, name in enumerate(names):
-            fronts[number].fault, fronts[number].only = ENGINE_FAULTS[name].make(hosted[number]), ENGINE_FAULTS[name].only
+            fault = ENGINE_FAULTS[name]
+            fronts[number].fault, fronts[number].only = fault.make(hosted[number]), fault.only
         of_faulty: list[list[tuple[Decision, float]]] = [[] for _ in names]
         beside: list[tuple[Decision, float]] = []
         for _ in range(rounds):
