@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from tests.bench.support.engine_faults import ENGINE_FAULTS
 from tests.bench.support.many_engines import many_engines
 from tests.faulty_engine import FaultyEngine, faulty_engine
 
-LIMIT_S = 2.0
+LIMIT_S = 5.0
 RECORDS_ONLY = replace(OPEN, least_tokens=10**9)
 GOOD_CODE = "TOO_FEW_TOKENS"
 """How a cycle of a good engine ends here: it has recorded, and its gates ask for more."""
@@ -42,8 +43,8 @@ class Misbehaved:
     longest_s : float
         Of its cycles.
     left_alone, came_back, as_expected : bool
-        Whether it was not asked any more at the end; whether a cycle ended as usual once its fault was over; whether
-        both and the codes are as they should.
+        Whether it was given rests in which nothing is asked of it; whether a cycle ended as usual once its fault was
+        over; whether both and the codes are as they should.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Beside:
     good_alone_s: float
     good_beside_s: float
     good_longest_s: float
-    good_decided: bool
+    good_codes: Counter[str]
 
 
 def misbehave(folder: Path, *, rounds: int, good: int) -> Beside:
@@ -78,7 +79,7 @@ def misbehave(folder: Path, *, rounds: int, good: int) -> Beside:
         fronts = [stack.enter_context(faulty_engine(hosted[number].url, None)) for number in range(len(names))]
         faulty = [_scheduled(service, front.url, name) for front, name in zip(fronts, names, strict=True)]
         fine = [_scheduled(service, each.url, each.url) for each in hosted[len(names) :]]
-        alone = _cycles(service, [schedule_id for _, schedule_id in fine])
+        alone = _cycles(service, [schedule_id for _, schedule_id in (*faulty, *fine)])  # nothing is wrong yet
         for number, name in enumerate(names):
             fault = ENGINE_FAULTS[name]
             fronts[number].fault, fronts[number].only = fault.make(hosted[number]), fault.only
@@ -98,7 +99,7 @@ def misbehave(folder: Path, *, rounds: int, good: int) -> Beside:
         good_alone_s=statistics.median(took_s for _, took_s in alone),
         good_beside_s=statistics.median(took_s for _, took_s in beside),
         good_longest_s=max(took_s for _, took_s in beside),
-        good_decided=all(decision.code == GOOD_CODE for decision, _ in (*alone, *beside)),
+        good_codes=Counter(decision.code for decision, _ in (*alone, *beside)),
     )
 
 
@@ -126,11 +127,10 @@ def _judged(
 ) -> Misbehaved:  # fmt: skip
     expected = ENGINE_FAULTS[name].expected
     codes = [decision.code for decision, _ in done]
-    front.asked.clear()
-    left_alone = codes[-1] == "ENGINE_RESTING"
     front.fault = None
     with service.database.writing() as session:
         row = engines.find(session, engine_id)
+        left_alone = row.resting_until is not None
         if row.resting_until is not None:
             row.resting_until = now() - timedelta(seconds=1)
     (last,) = _cycles(service, [schedule_id])
