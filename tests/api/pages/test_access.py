@@ -18,6 +18,7 @@ from api.store import keys as key_rows
 from api.store.columns import now
 from tests.api.http.conftest import ADMIN_KEY, LOOPBACK, READ_KEY, client_of
 from tests.api.http.test_permissions import pages
+from tests.api.schedules import an_engine, scheduled
 from tests.api.services import ACTOR, plan_for_replay, ready_plan, service_on
 
 ENGINE = {"name": "gone", "url": "http://127.0.0.1:9"}
@@ -147,10 +148,12 @@ def test_a_session_changes_things_only_with_its_token(guarded: Service) -> None:
 
 def test_a_read_key_sees_everything_and_no_buttons(guarded: Service) -> None:
     plan_id = ready_plan(guarded, plan_for_replay(), engine_id=None, state=PlanState.PROPOSED)
+    schedule = f"/schedules/{scheduled(guarded, an_engine(guarded, 'e1'))}"
     reader, admin = sign_in(guarded, READ_KEY), sign_in(guarded, ADMIN_KEY)
     path = f"/plans/{plan_id}"
-    assert 'data-action="' in admin.get(path).text
-    for each in (path, "/", "/traces", "/plans", "/plans/new", "/engines/new"):
+    for each in (path, schedule):
+        assert 'data-action="' in admin.get(each).text
+    for each in (path, schedule, "/", "/traces", "/plans", "/plans/new", "/engines/new", "/schedules", "/jobs"):
         text = reader.get(each).text
         assert "data-action=" not in text, each
         assert "data-upload" not in text, each
