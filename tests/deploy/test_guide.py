@@ -18,6 +18,7 @@ import yaml
 from sqlalchemy import func, select
 
 from api.store.models import Base
+from tests.api.cli.command import Moeplan
 from tests.api.cycle import Served, rebalance, served
 from tests.api.services import replay_engine
 from tests.databases import open_database
@@ -58,27 +59,33 @@ class Reader:
 
     Parameters
     ----------
-    directory
-        Where they are.
+    moeplan
+        Takes the commands, in this process: each would spend a second or two on loading libraries.
+    variables
+        Where ``export`` lines are carried out.
     instead
         What they have where the guide says something else.
     """
 
-    def __init__(self, directory: Path, *, instead: Mapping[str, str], **variables: str) -> None:
-        self._directory, self._instead, self._variables = directory, instead, variables
+    def __init__(self, moeplan: Moeplan, variables: pytest.MonkeyPatch, *, instead: Mapping[str, str]) -> None:
+        self._moeplan, self._variables, self._instead = moeplan, variables, instead
         self._printed: dict[str, str] = {}
-        self._exports = ""
 
     def follow(self, name: str) -> None:
         for line in block(name).splitlines():
             for words, mine in self._instead.items():
                 line = line.replace(words, mine)
             line = re.sub(r"\b([a-z]{3})_\.\.\.", lambda kind: self._printed[kind[1]], line)
-            if line.startswith("export "):
-                self._exports += f"{line}\n"
+            command, *arguments = (os.path.expandvars(word) for word in shlex.split(line))
+            if command == "export":
+                for each in arguments:
+                    self._variables.setenv(*each.split("=", 1))
                 continue
-            said = run_text(self._exports + line, self._variables, directory=self._directory)
-            self._printed |= {found[:3]: found for found in re.findall(r"\b[a-z]{3}_[0-9a-hjkmnp-tv-z]{26}\b", said)}
+            assert command == "moeplan", f"{line}: only moeplan's commands are followed"
+            ran = self._moeplan(*arguments)
+            assert ran.code == 0, f"{line}\n{ran.out}{ran.err}"
+            found = re.findall(r"\b[a-z]{3}_[0-9a-hjkmnp-tv-z]{26}\b", ran.out)
+            self._printed |= {each[:3]: each for each in found}
 
 
 def moeplan_lines(text: str) -> set[str]:
@@ -143,7 +150,9 @@ def back_up_and_restore(folder: Path, name: str, before: dict[str, str], after: 
             assert service.get(f"/v1/plans/{plan['id']}").json()["state"] == "proposed"
 
 
-def test_the_first_engine_and_its_keys(tmp_path: Path) -> None:
+def test_the_first_engine_and_its_keys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every line as it stands there; traffic after the push is measured for a shorter time."""
     with (
         replay_engine(admin_key="KEY-of-the-engine") as engine_url,
@@ -153,7 +162,10 @@ def test_the_first_engine_and_its_keys(tmp_path: Path) -> None:
             "http://127.0.0.1:8430": service.url, "http://127.0.0.1:30000": engine_url, "--steps 2000": "--steps 60",
             "moeplan push": "moeplan push --measure-seconds 1", "moeplan plan trc": "moeplan plan --time-limit 2 trc",
         }  # fmt: skip
-        reader = Reader(tmp_path, instead=instead, MOEPLAN_TOKEN=KEY, MOEPLAN_ADMIN_API_KEY=KEY)
+        monkeypatch.chdir(tmp_path)
+        for variable in ("MOEPLAN_TOKEN", "MOEPLAN_ADMIN_API_KEY"):
+            monkeypatch.setenv(variable, KEY)
+        reader = Reader(Moeplan(capsys), monkeypatch, instead=instead)
         for name in ("first-engine", "first-schedule", "keys"):
             reader.follow(name)
         assert "</html>" in (tmp_path / "plan.html").read_text()
