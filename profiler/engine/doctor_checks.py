@@ -10,6 +10,7 @@ from placement.layout import Layout
 from profiler.engine.access import Access
 from profiler.engine.contract import ABILITIES, Placement, PluginHealth
 from profiler.engine.models import without_expert_location
+from profiler.engine.refusals import DISPATCH_FLAG
 from profiler.engine.server_facts import DETAIL_MODES, ServerFacts
 from profiler.plugin.versions import EngineVersion, Trust
 
@@ -20,7 +21,6 @@ READ_KEY = "give the engine's API key with --engine-read-key"
 ADMIN_KEY = "give the engine's admin key with --engine-key"
 RECORDER_FLAG = "--expert-distribution-recorder-mode stat"
 ROUTED_EXPERTS_FLAG = "--enable-return-routed-experts"
-DISPATCH_FLAG = "--ep-dispatch-algorithm dynamic"
 DROP_IN = "the plugin and MOEPLAN_PLUGIN_EPLB=1 in the engine's environment"
 FILES_INSTEAD = "moeplan export PLAN --out layout.json --print-restart"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from placement.errors import LayoutMismatch, SlotCountMismatch
@@ -10,29 +9,19 @@ from placement.layout import Layout
 from placement.notice import Notice
 from profiler.engine.client import EngineClient
 from profiler.engine.contract import Placement
-from profiler.engine.refusals import ERRORS_BY_CODE
+from profiler.engine.refusals import DISPATCH_FLAG, ERRORS_BY_CODE, STILL_WORKS
 from profiler.errors import (
     DispatchCombo,
     DispatchNotSet,
     EngineBusy,
     EngineError,
-    EngineRebalances,
-    ModelWithoutExpertLocation,
     NotEnoughMemory,
     PluginMissing,
     PostPushCheckFailed,
 )
 
-DISPATCH_FLAG = "--ep-dispatch-algorithm dynamic"
-
 BY_FILE = ("start the engine with the layout: moeplan export PLAN --out layout.json --print-restart",)
-STILL_WORKS: Mapping[type[EngineError], tuple[str, ...]] = {
-    ModelWithoutExpertLocation: ("traffic can be recorded with moeplan sample, and plans compared; none can be run",),
-    DispatchNotSet: (f"start the engine with {DISPATCH_FLAG}",),
-    DispatchCombo: (f"start the engine with {DISPATCH_FLAG}",),
-    EngineRebalances: ("start the engine without --enable-eplb",),
-}
-"""What can be done where a push cannot; elsewhere :data:`BY_FILE`."""
+"""What can be done where a push cannot, unless :data:`profiler.engine.refusals.STILL_WORKS` knows better."""
 
 
 @dataclass(frozen=True)

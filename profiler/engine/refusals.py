@@ -43,6 +43,16 @@ ERRORS_BY_CODE: Mapping[str, type[EngineError]] = {
 """Codes of the plugin that have an error of their own; every other one is an :class:`EngineRefused` or
 :class:`EngineFailed`."""
 
+DISPATCH_FLAG = "--ep-dispatch-algorithm dynamic"
+
+STILL_WORKS: Mapping[type[EngineError], tuple[str, ...]] = {
+    ModelWithoutExpertLocation: ("traffic can be recorded with moeplan sample, and plans compared; none can be run",),
+    DispatchNotSet: (f"start the engine with {DISPATCH_FLAG}",),
+    DispatchCombo: (f"start the engine with {DISPATCH_FLAG}",),
+    EngineRebalances: ("start the engine without --enable-eplb",),
+}
+"""What can be done where an engine refuses for good."""
+
 
 def require_success(answer: Answer, *, url: str, what: str, with_key: bool) -> Answer:
     """Return an answer of status 200, or raise what another status means.
@@ -70,10 +80,10 @@ def require_success(answer: Answer, *, url: str, what: str, with_key: bool) -> A
     refusal = _refusal(answer)
     other = EngineFailed if answer.status >= 500 else EngineRefused
     error = ERRORS_BY_CODE.get(refusal.code, other)
-    code = "" if refusal.code == NO_REASON else f"{refusal.code}: "
+    code = "" if refusal.code in (NO_REASON, error.code) else f"{refusal.code}: "
     detail = answer.without_key(f"{code}{refusal.detail}").rstrip(".")
     did = "failed at" if error is EngineFailed else "refused"
-    raise error(f"{url} {did} {what} (status {answer.status}): {detail}.")
+    raise error(f"{url} {did} {what} (status {answer.status}): {detail}.", remedies=STILL_WORKS.get(error, ()))
 
 
 def is_refusal(answer: Answer) -> bool:

@@ -28,6 +28,7 @@ from profiler.errors import (
     EngineRefused,
     EngineUnreachable,
     LayoutHashMismatch,
+    ModelWithoutExpertLocation,
     PluginMissing,
     RecorderDisabled,
 )
@@ -269,9 +270,18 @@ def test_an_engine_that_does_not_serve_says_so():
 )
 def test_a_refused_push_has_the_error_of_its_code(code, status, error):
     routes = {("PUT", "/moeplan/placement"): answer({"error": {"code": code, "detail": "d."}}, status=status)}
-    with client_of(routes) as client, pytest.raises(error, match=code) as caught:
+    with client_of(routes) as client, pytest.raises(error) as caught:
         client.put_placement(PushRequest(np.array([[0]], dtype=np.int32)))
     assert type(caught.value) is error
+    assert f"{caught.value.code}: {caught.value.detail}".count(code) == 1
+
+
+def test_a_refusal_says_what_still_works():
+    refused = {"error": {"code": "MODEL_WITHOUT_EXPERT_LOCATION", "detail": "Mixtral has no expert location."}}
+    routes = {("GET", "/moeplan/placement"): answer(refused, status=400)}
+    with client_of(routes) as client, pytest.raises(ModelWithoutExpertLocation, match="Mixtral") as caught:
+        client.placement()
+    assert "moeplan sample" in "".join(caught.value.remedies)
 
 
 def test_a_partial_push_is_an_answer_and_no_error():
