@@ -62,7 +62,10 @@ def service_on(database_url: str, data_dir: Path, **settings: Any) -> Iterator[S
 class WorkerProcess:
     """A worker in a process of its own, which can be killed like any other."""
 
-    def __init__(self, settings: Settings, worker_id: str, *, gone_after_s: float = 2.0, beat_s: float = 0.2) -> None:
+    def __init__(
+        self, settings: Settings, worker_id: str, *, gone_after_s: float = 2.0, beat_s: float = 0.2,
+        log_folder: Path | None = None,
+    ) -> None:  # fmt: skip
         variables = {
             "MOEPLAN_DATABASE_URL": settings.database.render_as_string(hide_password=False),
             "MOEPLAN_DATA_DIR": str(settings.data_dir),
@@ -70,7 +73,7 @@ class WorkerProcess:
             "MOEPLAN_PLAN_WORKERS": str(settings.plan_workers),
         }
         self.id = worker_id
-        self.log = settings.data_dir / f"{worker_id}.log"
+        self.log = (log_folder or settings.data_dir) / f"{worker_id}.log"
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -157,7 +157,7 @@ def disk_filled(folder: Path) -> Iterator[Condition]:
         url = f"sqlite:///{folder}/moeplan.db"
         (hosted,) = stack.enter_context(many_engines(1))
         service = stack.enter_context(service_on(url, data))
-        stack.enter_context(WorkerProcess(service.settings, "w1", gone_after_s=60.0))
+        stack.enter_context(WorkerProcess(service.settings, "w1", gone_after_s=60.0, log_folder=folder))
         variables = {"MOEPLAN_DATABASE_URL": url, "MOEPLAN_WORKERS": "0", "MOEPLAN_DATA_DIR": str(data)}
         _, api, _ = stack.enter_context(serving(folder, **variables))
         client = stack.enter_context(httpx.Client(base_url=api, timeout=120.0))
