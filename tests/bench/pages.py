@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from playwright.sync_api import Browser, Page
@@ -25,11 +26,15 @@ from api.logs import configure_logs
 from api.plan_request import PlanRequest
 from api.planning import plan_from_files
 from api.service.context import Service
+from api.service.search_course import SEARCH
 from api.settings import read_settings
-from api.states import PlanState
+from api.states import JobKind, JobState, PlanState
+from api.store import jobs
+from api.store.columns import now
 from api.store.database import Database
+from api.store.identifiers import new_id
 from api.store.migrate import upgrade
-from api.store.models import PlanTrace
+from api.store.models import Job, PlanTrace
 from placement.problem import Objective
 from profiler.inputs import open_inputs
 from profiler.readers.options import ReadOptions
@@ -87,6 +92,24 @@ def made_up_service(shape: Shape) -> Iterator[tuple[Service, str, str]]:
             with service.database.writing() as session:
                 session.add(PlanTrace(plan_id=plan_id, trace_id=trace_id, position=0))
             yield service, trace_id, plan_id
+
+
+def jobs_of_plan(service: Service, plan_id: str) -> str:
+    """Keep a plan's job with the course of its search, and one with plans for other slots; return the first's id."""
+    usual: dict[str, Any] = {
+        "state": JobState.SUCCEEDED, "engine_id": None, "subject_id": plan_id, "progress": 1.0, "step": "done",
+        "attempts": 1, "created_by": "bench", "created_at": now(),
+    }  # fmt: skip
+    row = {"local_gpu": 0.5, "local_gpu_bound": 0.6, "imbalance": 1.05}
+    sized = {"rows": [{"slots_per_gpu": slots, **row} for slots in range(13, 23)]}
+    made = Job(id=new_id("job"), kind=JobKind.PLAN, **usual)
+    with service.database.writing() as session:
+        session.add_all([made, Job(id=new_id("job"), kind=JobKind.SIZE, result=sized, **usual)])
+        session.flush()
+        for number in range(300):
+            point = {"elapsed_s": number / 10, "figure": "local_gpu", "best": 0.5 + number / 1e4, "bound": 0.6}
+            jobs.say(session, made.id, SEARCH, imbalance=1.05, cap=1.05, slots_per_gpu=13, stage="search", **point)
+    return made.id
 
 
 def _recording(shape: Shape, folder: Path) -> Path:
@@ -200,14 +223,16 @@ def main() -> None:
                         (shape.name, name, f"{from_answer:.0f}", f"{from_click:.0f}", f"{played:.1f}", f"{drawn:.0f}")
                     )
                 if shape is SHAPES[0]:
+                    job_id = jobs_of_plan(service, plan_id)
                     expert = f"/traces/{trace_id}?plan={plan_id}&expert=5.7"
                     traffic = f"/traces/{trace_id}/traffic?plan={plan_id}"
                     for path in (
                         "/", "/traces", f"/traces/{trace_id}?plan={plan_id}", expert, traffic, "/plans",
-                        f"/plans/{plan_id}", "/rollouts", "/jobs", f"/compare?trace={trace_id}", "/login",
+                        f"/plans/{plan_id}", "/rollouts", "/jobs", f"/jobs/{job_id}", f"/compare?trace={trace_id}",
+                        "/login",
                     ):  # fmt: skip
                         found = weight_of(browser, url + path)
-                        shown = path.replace(trace_id, "ID").replace(plan_id, "ID")
+                        shown = path.replace(trace_id, "ID").replace(plan_id, "ID").replace(job_id, "ID")
                         weights.append((shown, f"{found.travelled:,}", f"{found.unpacked:,}", found.files))
     columns = ("from the answer, ms", "from the click, ms", "played, windows/s", "drawn alone, windows/s")
     print_rows(("layers x experts", "page", *columns), rows, title="Heat")
