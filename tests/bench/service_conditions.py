@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 from api.logs import configure_logs
-from tests.bench.support.conditions import disk_filled, outages
-from tests.bench.support.misbehaving import GOOD_CODE, LIMIT_S, Misbehaved, misbehave
+from tests.bench.support.conditions import Condition, disk_filled, outages
+from tests.bench.support.misbehaving import GOOD_CODE, LIMIT_S, Beside, Misbehaved, misbehave
 from tests.bench.support.tables import print_head, print_rows
 
 ENGINE_COLUMNS = (
@@ -20,12 +20,15 @@ ENGINE_COLUMNS = (
 )  # fmt: skip
 COLUMNS = ("condition", "what was done", "outcome", "right")
 
+PARTS = ("engines", "disk", "database")
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="cycles of every engine that misbehaves")
     parser.add_argument("--good-engines", type=int, default=4)
     parser.add_argument("--outages", type=int, default=3, help="of the database")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     chosen = parser.parse_args()
     configure_logs("error")
     print_head(
@@ -40,18 +43,27 @@ def main() -> int:
     right = True
     with tempfile.TemporaryDirectory(prefix="moeplan-conditions-") as name:
         folder = Path(name)
-        misbehaved = misbehave(folder / "engines", rounds=chosen.rounds, good=chosen.good_engines)
-        print_rows(ENGINE_COLUMNS, [_row(each) for each in misbehaved.engines])
-        print(
-            f"good engines: {misbehaved.good_alone_s:.1f} s a cycle while all are, {misbehaved.good_beside_s:.1f} s "
-            f"beside those that misbehave (medians; longest {misbehaved.good_longest_s:.1f} s); decisions: "
-            + ", ".join(f"{count} {code}" for code, count in misbehaved.good_codes.most_common())
-        )
-        right &= set(misbehaved.good_codes) == {GOOD_CODE} and all(each.as_expected for each in misbehaved.engines)
-        conditions = [*outages(folder / "outages", times=chosen.outages), *disk_filled(folder / "disk")]
+        if "engines" in chosen.parts:
+            right &= _engines(misbehave(folder / "engines", rounds=chosen.rounds, good=chosen.good_engines))
+        conditions: list[Condition] = []
+        if "disk" in chosen.parts:
+            conditions += disk_filled(folder / "disk")
+        if "database" in chosen.parts:
+            conditions += outages(folder / "outages", times=chosen.outages)
         print_rows(COLUMNS, [(each.name, each.done, each.outcome, each.right) for each in conditions])
         right &= all(each.right for each in conditions)
     return 0 if right else 1
+
+
+def _engines(found: Beside) -> bool:
+    """Print the table of engines; whether all is as it should be."""
+    print_rows(ENGINE_COLUMNS, [_row(each) for each in found.engines])
+    print(
+        f"good engines: {found.good_alone_s:.1f} s a cycle while all are, {found.good_beside_s:.1f} s beside those that "
+        f"misbehave (medians; longest {found.good_longest_s:.1f} s); decisions: "
+        + ", ".join(f"{count} {code}" for code, count in found.good_codes.most_common())
+    )
+    return set(found.good_codes) == {GOOD_CODE} and all(each.as_expected for each in found.engines)
 
 
 def _row(each: Misbehaved) -> tuple[object, ...]:
