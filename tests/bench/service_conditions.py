@@ -56,11 +56,11 @@ def main() -> int:
 
 
 def _engines(found: Beside) -> bool:
-    """Print the table of engines; whether all is as it should be."""
+    """Print the table of engines; return whether all is right."""
     print_rows(ENGINE_COLUMNS, [_row(each) for each in found.engines])
     print(
-        f"good engines: {found.good_alone_s:.1f} s a cycle while all are, {found.good_beside_s:.1f} s beside those that "
-        f"misbehave (medians; longest {found.good_longest_s:.1f} s); decisions: "
+        f"good engines: {found.good_alone_s:.1f} s a cycle while all are, {found.good_beside_s:.1f} s beside those "
+        f"that misbehave (medians; longest {found.good_longest_s:.1f} s); decisions: "
         + ", ".join(f"{count} {code}" for code, count in found.good_codes.most_common())
     )
     return set(found.good_codes) == {GOOD_CODE} and all(each.as_expected for each in found.engines)
