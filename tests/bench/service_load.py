@@ -77,7 +77,7 @@ def load(database_url: str, folder: Path, *, engines: int, workers: int, hour_s:
     with ExitStack() as stack:
         hosted = stack.enter_context(many_engines(engines))
         service = stack.enter_context(service_on(database_url, folder / "data", log_level="error"))
-        _schedule(service, hosted, hour_s=hour_s)
+        _schedule(service, hosted)
         processes = [
             stack.enter_context(WorkerProcess(service.settings, f"worker-{number}", gone_after_s=60.0, beat_s=2.0))
             for number in range(workers)
@@ -92,11 +92,11 @@ def load(database_url: str, folder: Path, *, engines: int, workers: int, hour_s:
         return _found(service, watched, seconds=time.monotonic() - began_s)
 
 
-def _schedule(service: Service, hosted: Sequence[HostedEngine], *, hour_s: float) -> None:
+def _schedule(service: Service, hosted: Sequence[HostedEngine]) -> None:
     for number, engine in enumerate(hosted):
         engine_id = register(service, engine.url, name=f"engine {number}")
-        # Twice the hour from tick to tick: each comes due once while it is looked at.
-        scheduled(service, engine_id, name=f"hourly {number}", times={"interval_s": 2 * hour_s})
+        # Far apart: each comes due once while it is looked at, when :func:`_spread` says.
+        scheduled(service, engine_id, name=f"hourly {number}", times={"interval_s": 86400.0})
 
 
 def _spread(service: Service, *, hour_s: float) -> None:
