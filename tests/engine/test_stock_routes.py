@@ -73,8 +73,9 @@ def test_the_stock_recorder_is_read_in_every_mode(
         assert len(one.files) == (1 if mode == "stat" else RANKS)
         assert one.header.engine_version == engine.version
         assert (one.header.layers, one.header.experts) == (LAYERS, EXPERTS)
-        # Without an all-to-all backend every rank sees every token; per_token rows of one rank are kept.
-        np.testing.assert_array_equal(counts_LE(one), expected_LE * (1 if mode == "per_token" else RANKS))
+        # Without an all-to-all backend every rank sees every token. Rows and passes of one rank are kept; sums are the
+        # engine's own, over all ranks.
+        np.testing.assert_array_equal(counts_LE(one), expected_LE * (RANKS if mode == "stat" else 1))
     assert set(recorded.files).isdisjoint(again.files)
 
 
