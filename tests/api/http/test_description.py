@@ -34,7 +34,7 @@ CHECKS: list[CheckFunction] = [
     response_schema_conformance,
 ]
 
-EXAMPLES = int(os.environ.get("MOEPLAN_TEST_REQUESTS", "8"))
+EXAMPLES = int(os.environ.get("MOEPLAN_TEST_REQUESTS", "4"))
 """Requests for every operation and kind of data; more are tried before a release (see CONTRIBUTING)."""
 
 EXAMPLES_ON_POSTGRESQL = max(2, EXAMPLES // 4)
