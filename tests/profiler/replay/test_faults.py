@@ -14,7 +14,7 @@ from profiler.engine.contract_push import PushRequest
 from profiler.engine.preflight import check_ranks_agree
 from profiler.engine.push import push
 from profiler.engine.recognise import was_restarted
-from profiler.errors import EngineAnswerInvalid, EngineFailed, EngineRestarted, EngineUnreachable, PostPushCheckFailed
+from profiler.errors import EngineFailed, EngineRestarted, EngineUnreachable, PostPushCheckFailed
 from profiler.replay import Faults
 from tests.profiler.replay.clients import client_of_replay
 from tests.profiler.replay.traces import made_up
@@ -36,7 +36,7 @@ def turned(client: EngineClient) -> Layout:
 def test_an_answer_that_is_lost_leaves_the_push_done():
     with engine(Faults(lose_answer=1)) as client:
         layout = turned(client)
-        with pytest.raises(EngineAnswerInvalid, match="peer closed"):
+        with pytest.raises(EngineUnreachable, match="peer closed"):
             client.put_placement(PushRequest(map_LP=layout.slot_to_expert_LP))
         assert client.placement().layout_hash == layout.hash
         back = turned(client)
