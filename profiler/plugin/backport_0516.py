@@ -5,7 +5,7 @@ replicas, and replicas are drawn at random per rank. All ranks see all tokens in
 results, so a rank-dependent choice counts an expert with replicas on two ranks twice. Three hooks make the choice the
 same on all ranks: by the token's row, over all replicas. With an all-to-all backend they pass everything through.
 
-The routers of some twenty models (Mixtral's and MiniMax's among them) do not know their layer there either: with
+The routers of models that give them no layer (Mixtral's and OLMoE's among them) do not know it there either: with
 ``--enable-return-routed-experts`` the first request ends the engine, and without it nothing can be counted.
 """
 
