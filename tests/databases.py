@@ -20,14 +20,20 @@ from tests.postgres import MISSING, running_postgres, server_programs
 NewUrl = Callable[[], str]
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """A running server's URL, with %s for the name of a database."""
+def needed_programs() -> Path:
+    """Return where PostgreSQL's programs are; without them a test is left out, in CI it fails."""
     programs = server_programs()
     if programs is None:
         if os.environ.get("CI"):
             pytest.fail(MISSING)
         pytest.skip(MISSING)
+    return programs
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """A running server's URL, with %s for the name of a database."""
+    programs = needed_programs()
     with running_postgres(programs) as url:
         yield url
 

@@ -27,8 +27,8 @@ from tests.api.jobs.by_hand import Memory, attempt, tasks_here  # noqa: F401  (f
 from tests.api.schedules import OPEN, decided, decisions_of, register, run_now, scheduled
 from tests.api.services import WorkerProcess, job_of, service_on, wait_for
 from tests.bench.support.many_engines import many_engines
-from tests.databases import open_database
-from tests.postgres import MISSING, OwnPostgres, own_postgres, server_programs
+from tests.databases import needed_programs, open_database
+from tests.postgres import OwnPostgres, own_postgres
 
 
 @pytest.fixture
@@ -42,10 +42,7 @@ def service(migrated_sqlite: Path, tmp_path: Path) -> Iterator[Service]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[OwnPostgres]:
     """A PostgreSQL that may be stopped, with an empty database ``moeplan``."""
-    programs = server_programs()
-    if programs is None:
-        pytest.skip(MISSING)
-    with own_postgres(programs) as started:
+    with own_postgres(needed_programs()) as started:
         with psycopg.connect(started.url % "postgres", autocommit=True) as connection:
             connection.execute("CREATE DATABASE moeplan")
         yield started
