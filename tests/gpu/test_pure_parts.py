@@ -17,12 +17,16 @@ from placement.layout import Layout
 from tests.gpu.checkpoints import CHECKPOINTS
 from tests.gpu.intervals import median_interval
 from tests.gpu.layouts import copies_per_token, domain_layout, predicted, worst
+from tests.gpu.machine import cpu_machine
 from tests.gpu.measure import difference, dispatched, step_times
 from tests.gpu.recording_cost import token_rate
 from tests.gpu.results import Results, read_results, run_stages
+from tests.gpu.scale import CPU_SCALE
+from tests.gpu.server import EnginePool
 from tests.gpu.streams import largest_gap_s, quiet_gaps_s
 from tests.gpu.tables import two_gpu_table
 from tests.gpu.traffic import Routed, domain_traffic
+from tests.gpu.two_gpus import STAGES, TwoGpus
 
 
 def test_a_median_interval_is_the_narrowest_that_covers_95_percent() -> None:
@@ -208,3 +212,10 @@ def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     file.write_text(json.dumps({"kind": "link"}) + '\n{"kind": "pu')
     assert read_results(file) == [{"kind": "link"}]
+
+
+def test_every_stage_can_be_asked_for(tmp_path: Path) -> None:
+    machine = cpu_machine(tmp_path, tmp_path)
+    with EnginePool(machine, tmp_path) as pool:
+        run = TwoGpus(machine, CPU_SCALE, Results(tmp_path, 1.0), pool, model=None, extra=[])
+        assert tuple(name for name, _stage in run.stages(STAGES)) == STAGES

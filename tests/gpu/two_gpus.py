@@ -44,6 +44,7 @@ STAGES = (
     "models",
     "link",
     "calibrate",
+    "demand",
     "loop",
     "loop-dp",
     "push",
@@ -114,20 +115,21 @@ class TwoGpus:
             )
             if set(names) & set(wanted) and self._machine.device == "cuda"  # a CPU has no room for several
         ]
-        return [
-            ("models", lambda: self._models(wanted)),
-            ("link", lambda: measure_link(self._machine, self._results)),
-            ("calibrate", lambda: check_calibration(self._machine, self._results)),
-            ("demand", lambda: self._demand(together)),
-            ("loop", lambda: self._on(self._loop, self._run_loop, launch=self._not_yet(together), stop=True)),
-            ("loop-dp", lambda: self._on(self._loop_dp, self._run_loop, stop=True)),
-            ("push", lambda: self._on(self._hot, self._pushes)),
-            ("recording", lambda: self._on(self._hot, self._recording)),
-            ("recording-deep", self._recording_deep),
-            ("layouts", lambda: self._on(self._hot, self._layouts, stop=True)),
-            ("all-to-all", lambda: self._on(self._far, self._all_to_all, stop=True)),
-            ("size", self._sizes),
-        ]
+        stages: dict[str, Stage] = {
+            "models": lambda: self._models(wanted),
+            "link": lambda: measure_link(self._machine, self._results),
+            "calibrate": lambda: check_calibration(self._machine, self._results),
+            "demand": lambda: self._demand(together),
+            "loop": lambda: self._on(self._loop, self._run_loop, launch=self._not_yet(together), stop=True),
+            "loop-dp": lambda: self._on(self._loop_dp, self._run_loop, stop=True),
+            "push": lambda: self._on(self._hot, self._pushes),
+            "recording": lambda: self._on(self._hot, self._recording),
+            "recording-deep": self._recording_deep,
+            "layouts": lambda: self._on(self._hot, self._layouts, stop=True),
+            "all-to-all": lambda: self._on(self._far, self._all_to_all, stop=True),
+            "size": self._sizes,
+        }
+        return list(stages.items())
 
     def _models(self, wanted: Sequence[str]) -> None:
         """Write the random checkpoints that the wanted stages need."""
