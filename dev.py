@@ -3,7 +3,9 @@
 
     python3 dev.py demo        record, plan, push and measure on the replay engine; writes an HTML report and leaves the
                                service running, with its dashboard, until Ctrl-C (--exit: stops it after the summary)
-    python3 dev.py test        ruff, mypy, import-linter and all tests (with arguments: pytest gets them)
+    python3 dev.py test        ruff, mypy, import-linter and the tests (with arguments: pytest gets them)
+    python3 dev.py thorough    the tests that test leaves out: the other database, more deaths
+                               of workers (arguments go to pytest)
     python3 dev.py engine      the tests on a real SGLang on this machine's CPU, all of them, on both versions that are
                                supported (test runs most of them on one; arguments go to pytest)
     python3 dev.py bench NAME  a benchmark of tests/bench that prints a table (without NAME: lists them)
@@ -57,6 +59,7 @@ def main(arguments: list[str]) -> int:
     commands = {
         "demo": demo,
         "test": test,
+        "thorough": thorough,
         "engine": engine,
         "bench": bench,
         "deploy": deploy,
@@ -101,15 +104,22 @@ def test(arguments: list[str]) -> int:
         if call(command):
             failed.append(name)
     print("== pytest", flush=True)
-    chosen = arguments or ["--ignore=tests/engine"]
-    processes = ["-n", os.environ.get("MOEPLAN_TEST_PROCESSES", "auto"), "--dist", "loadgroup"]
-    if call(["pytest", *processes, *chosen]):
+    chosen = arguments or ["--ignore=tests/engine", "-m", "not thorough"]
+    if call(["pytest", *test_processes(), *chosen]):
         failed.append("pytest")
     if not arguments:
         # One version, and the engines that most tests run on: every start takes half a minute or more.
         failed += engine_failures(["tests/engine", "--core-engines"], versions=(ENGINE_VERSION_OF_TEST,))
     print(f"failed: {', '.join(failed)}" if failed else "all checks passed")
     return 1 if failed else 0
+
+
+def thorough(arguments: list[str]) -> int:
+    return call(["pytest", *test_processes(), "--ignore=tests/engine", "-m", "thorough", *arguments])
+
+
+def test_processes() -> list[str]:
+    return ["-n", os.environ.get("MOEPLAN_TEST_PROCESSES", "auto"), "--dist", "loadgroup"]
 
 
 def engine(arguments: list[str]) -> int:
@@ -256,7 +266,10 @@ def check_call(command: list[str]) -> None:
 
 
 def call(command: list[str], *, directory: Path = ROOT, **variables: str) -> int:
-    return subprocess.call([str(BIN / command[0]), *command[1:]], cwd=directory, env=os.environ | variables)
+    environment = os.environ | variables
+    # Tests start some hundred processes, which would compile every module anew.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return subprocess.call([str(BIN / command[0]), *command[1:]], cwd=directory, env=environment)
 
 
 if __name__ == "__main__":

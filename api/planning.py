@@ -20,7 +20,8 @@ from placement.plan_header import PlanInput, PlannedModel, PlanOptions
 from placement.planner import Effort, Setting, make_plan, solve_problem, solve_with_pareto
 from placement.problem import Objective, Problem
 from placement.slots import smallest_slots_per_gpu
-from placement.solver import MapTasks, Watch, unwatched
+from placement.solver.batches import MapTasks
+from placement.solver.course import Watch, unwatched
 from placement.step_time import Step
 from placement.token_sample import take_sample
 from placement.tokens import WindowTokens

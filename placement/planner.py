@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
+from placement import solver
 from placement.comparison import CURRENT, NO_TRACES, OURS, Comparison, Traces, compare
 from placement.demand import Demand
 from placement.diff import diff
@@ -18,7 +19,8 @@ from placement.plan_metrics import Moves, PlanMetrics
 from placement.problem import LocalScope, Problem
 from placement.score import loads_WLG
 from placement.solution import Solution, Status
-from placement.solver import MapTasks, Watch, fit, solve, solve_within_shares, unwatched
+from placement.solver.batches import MapTasks
+from placement.solver.course import Watch, unwatched
 from placement.step_time import Step
 
 OVERFLOW_TOLERANCE = 1e-8
@@ -94,7 +96,7 @@ def solve_problem(
 ) -> tuple[Problem, Solution]:
     """Solve, or find the fewest slots per GPU that reach the share ``fit_to``; return the problem really solved."""
     if fit_to is None:
-        solution = solve(
+        solution = solver.solve(
             problem,
             seed=effort.seed,
             time_limit_s=effort.time_limit_s,
@@ -104,7 +106,7 @@ def solve_problem(
             watch=watch,
         )
         return problem, solution
-    slots_per_gpu, solution = fit(
+    slots_per_gpu, solution = solver.fit(
         problem,
         local_target=fit_to,
         seed=effort.seed,
@@ -125,7 +127,7 @@ def solve_with_pareto(
     watch: Watch = unwatched,
 ) -> tuple[Solution, tuple[Layout, ...]]:
     """Solve, and plan within parts of the free plan's moves; return the solution and the layouts of those plans."""
-    solution, within = solve_within_shares(
+    solution, within = solver.solve_within_shares(
         problem,
         MOVE_SHARES,
         seed=effort.seed,

@@ -16,10 +16,20 @@ from tests.databases import (  # noqa: F401  (fixtures)
     migrated_sqlite,
     postgres,
 )
+from tests.postgres import server_programs
 
 # A busy machine must not fail a test: no example is timed, and equal runs try equal examples.
 settings.register_profile("moeplan", deadline=None, derandomize=True)
 settings.load_profile("moeplan")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the second database of tests that are about something else to thorough runs."""
+    second = "sqlite" if server_programs() else "postgresql"
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        if item.get_closest_marker("one_database") and parameters and second in parameters.params.values():
+            item.add_marker("thorough")
 
 
 @pytest.fixture(autouse=True)

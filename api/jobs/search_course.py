@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from placement.solver import Standing
+from placement.solver.course import Standing
 
 SPACING = 0.02
 """The next point is told after this part of the time so far: about fifty while the time grows by a factor e."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from api.store import jobs
 from api.store.database import Session
-from placement.solver import Figure
+from placement.solver.course import Figure
 
 SEARCH = "search"
 """Kind of the events that hold the points of a course."""

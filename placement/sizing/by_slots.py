@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from placement import solver
 from placement.bounds import fewest_slots_for_local_gpu, local_gpu_bound
 from placement.dispatch import Dispatch
 from placement.errors import BadOption
 from placement.problem import Objective, Problem
 from placement.score import score
 from placement.slots import smallest_slots_per_gpu
-from placement.solver import solve
 from placement.solver.deadline import Deadline
 
 BEYOND_TARGET = 1.25
@@ -103,7 +103,7 @@ def plan_by_slots(
             step=None,
         )
         limit_s = None if time_limit_s is None else deadline.part(1 / (len(numbers) - index)).left_s
-        solution = solve(asked, seed=seed, threads=threads, time_limit_s=limit_s, exact_seconds=0)
+        solution = solver.solve(asked, seed=seed, threads=threads, time_limit_s=limit_s, exact_seconds=0)
         metrics = score(solution.layout, asked.demand, asked.topology, dispatch=asked.dispatch)
         bound = None if even else local_gpu_bound(asked.demand, asked.topology, slots).share
         rows.append(PlannedSlots(slots, metrics.local_gpu, bound, metrics.worst_window.imbalance))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from placement import solver
 from placement.bounds import fewest_slots_for_local_gpu, local_gpu_bound
 from placement.dispatch import Dispatch
 from placement.errors import BadModelConfig, BadOption
@@ -19,7 +20,6 @@ from placement.sizing.engine_memory import EngineMemory, MemoryUse
 from placement.sizing.model_weights import ModelWeights
 from placement.sizing.remedies import not_enough_memory
 from placement.slots import smallest_slots_per_gpu
-from placement.solver import fit, solve
 from placement.step_time import MoeLayerTime, Step
 from placement.tokens import TokenStream
 
@@ -170,7 +170,7 @@ def size_curve(question: SizeQuestion, *, progress: Callable[[float], None] | No
         if progress is not None:
             progress((index + 1) / (len(planned) + 1))
     if needed is not None and needed <= most and not any(_reaches(row, question.local_target) for row in rows):
-        slots, _ = fit(
+        slots, _ = solver.fit(
             problem,
             local_target=question.local_target,
             most_slots_per_gpu=most,
@@ -213,7 +213,7 @@ def _row(question: SizeQuestion, slots: int, *, fits: bool = True) -> SizeRow:
         bound = local_gpu_bound(problem.demand, problem.topology, slots).share
     if not fits:
         return SizeRow(memory, False, local_gpu_bound=bound)
-    solution = solve(problem, seed=question.seed, threads=question.threads, exact_seconds=0)
+    solution = solver.solve(problem, seed=question.seed, threads=question.threads, exact_seconds=0)
     metrics: Metrics = score(solution.layout, problem.demand, problem.topology, dispatch=problem.dispatch)
     counted = _counted(question, problem, solution.layout)
     time = None

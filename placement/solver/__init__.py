@@ -17,20 +17,22 @@ How a plan is made (one file per step):
 
 ``course`` follows all that: the best plan so far beside what is proven.
 
-``quick`` is steps 1 to 3 alone, from numpy: what an engine that balances itself has time for. It must import where
-OR-Tools is not installed, so this package then offers nothing else.
+``quick`` is steps 1 to 3 alone, from numpy: what an engine that balances itself has time for.
+
+Names of this package are looked up when they are first used: OR-Tools' models bring pandas along, a second and 100 MB
+that services, workers and engines that never solve need not have, and ``quick`` must run where there is no OR-Tools.
 """
 
 from __future__ import annotations
 
-try:
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
     from placement.solver.batches import MapTasks
     from placement.solver.course import Figure, Standing, Watch, unwatched
-    from placement.solver.fit import fit
-    from placement.solver.solve import solve, solve_within_shares
-except ModuleNotFoundError as missing:
-    if (missing.name or "").partition(".")[0] != "ortools":
-        raise
+    from placement.solver.fitting import fit
+    from placement.solver.solving import solve, solve_within_shares
 
 __all__ = [
     "Figure",
@@ -42,3 +44,17 @@ __all__ = [
     "solve_within_shares",
     "unwatched",
 ]
+
+_MODULES = {
+    "batches": ("MapTasks",),
+    "course": ("Figure", "Standing", "Watch", "unwatched"),
+    "fitting": ("fit",),
+    "solving": ("solve", "solve_within_shares"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from placement.problem import LocalScope, Objective, Problem
-from placement.solver.generation import CAP_SLACK
+from placement.solver.goal import CAP_SLACK
 from placement.solver.plans import Plans
 from placement.solver.proofs import Proofs
 

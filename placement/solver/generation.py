@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from placement.solver.batches import Searcher
+from placement.solver.goal import CAP_SLACK
 from placement.solver.instance import Floats
 from placement.solver.local_search import Effort
 from placement.solver.model.columns import (
@@ -31,9 +32,6 @@ SLIGHTEST_PRICE, STEEPEST_PRICE = 1e-4, 100.0
 
 PRICE_STEP = 30.0
 """Factor between prices while nothing fits under the cap."""
-
-CAP_SLACK = 1e-12
-"""Rounding: a plan whose imbalance exceeds its cap by this part is still within it."""
 
 
 def _unseen(_: Plans) -> None:

@@ -13,6 +13,9 @@ from placement.solver.placing import Placing
 SETTLED = 3e-4
 """Excess of a layer's peaks over the mean, priced, below which its balance is left alone."""
 
+CAP_SLACK = 1e-12
+"""Rounding: a plan whose imbalance exceeds its cap by this part is still within it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Goal:

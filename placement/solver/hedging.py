@@ -26,7 +26,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placement.solver.generation import CAP_SLACK, CHOICE_EFFORT, Pool
+from placement.solver.generation import CHOICE_EFFORT, Pool
+from placement.solver.goal import CAP_SLACK
 from placement.solver.instance import Floats, Instance
 from placement.solver.model.columns import choose_under_cap, prices_under_cap
 from placement.solver.model.exchanges import Columns

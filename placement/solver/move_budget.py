@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from placement.errors import Infeasible
 from placement.problem import Objective, Problem
-from placement.solver.generation import CAP_SLACK, TIE_WEIGHT
+from placement.solver.generation import TIE_WEIGHT
+from placement.solver.goal import CAP_SLACK
 from placement.solver.model.move_budget import Prices, prices_of_smallest_peak_within, prices_under_cap_within
 from placement.solver.move_pool import MovePool
 from placement.solver.plans import Plans

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from placement.solver.batches import Searcher
-from placement.solver.generation import CAP_SLACK, CHOICE_EFFORT
+from placement.solver.generation import CHOICE_EFFORT
+from placement.solver.goal import CAP_SLACK
 from placement.solver.instance import Bools, Floats, Instance, Ints
 from placement.solver.local_search import Effort
 from placement.solver.model.exchanges import Columns

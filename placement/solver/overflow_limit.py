@@ -17,7 +17,6 @@ from placement.errors import Infeasible
 from placement.notice import Notice
 from placement.problem import Objective, Problem
 from placement.solver.generation import (
-    CAP_SLACK,
     CHOICE_EFFORT,
     PRICE_STEP,
     SLIGHTEST_PRICE,
@@ -25,6 +24,7 @@ from placement.solver.generation import (
     TIE_WEIGHT,
     Pool,
 )
+from placement.solver.goal import CAP_SLACK
 from placement.solver.instance import Floats, Instance
 from placement.solver.model.columns import choose_under_cap, prices_under_cap
 from placement.solver.model.exchanges import Columns

@@ -11,7 +11,6 @@ from placement.problem import LocalScope, Objective
 from placement.solver.course import Course
 from placement.solver.exact_stage import ExactStage
 from placement.solver.generation import (
-    CAP_SLACK,
     SLIGHTEST_PRICE,
     TIE_WEIGHT,
     Pool,
@@ -19,6 +18,7 @@ from placement.solver.generation import (
     equal_prices,
     localise,
 )
+from placement.solver.goal import CAP_SLACK
 from placement.solver.instance import Bools, Floats, Instance
 from placement.solver.model.columns import prices_of_smallest_peak
 from placement.solver.plans import Plans, plans_of

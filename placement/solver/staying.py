@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from placement.problem import Objective
-from placement.solver.generation import CAP_SLACK, TIE_WEIGHT
+from placement.solver.generation import TIE_WEIGHT
+from placement.solver.goal import CAP_SLACK
 from placement.solver.model.move_budget import prices_of_smallest_peak_within, prices_under_cap_within
 from placement.solver.move_budget import ROUNDS_ON_THE_WAY, add_flatter, add_more_local, add_steps
 from placement.solver.move_pool import MovePool, move_pool

@@ -14,6 +14,8 @@ from tests.api.cli.command import Moeplan
 from tests.api.cycle import Served, rebalance, served
 from tests.api.services import replay_engine
 
+pytestmark = pytest.mark.one_database
+
 ADMIN = "marked-admin-key-8f14e45f"
 READ = "marked-read-key-c9f0f895"
 ENGINE = "marked-engine-key-45c48cce"

@@ -11,8 +11,7 @@ from api.http.schemas.common import ErrorOut
 from api.service.search_course import SearchCourse
 from api.states import JobKind, JobState
 from api.store.models import Job
-from placement.solver import Figure
-from placement.solver.course import Stage
+from placement.solver.course import Figure, Stage
 
 
 class JobOut(BaseModel):

@@ -10,8 +10,7 @@ from api.report.numbers import ABSENT, percent, ratio
 from api.service.search_course import SEARCH, SearchCourse
 from api.states import JobKind
 from api.store.models import Job
-from placement.solver import Figure
-from placement.solver.course import Stage
+from placement.solver.course import Figure, Stage
 
 PLACES = {
     JobKind.IMPORT: "traces",

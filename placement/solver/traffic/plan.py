@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from placement.solver.generation import CAP_SLACK, CHOICE_EFFORT
+from placement.solver.generation import CHOICE_EFFORT
+from placement.solver.goal import CAP_SLACK
 from placement.solver.instance import Instance, Ints
 from placement.solver.model.columns import choose_under_cap
 from placement.solver.model.exchanges import Columns

@@ -15,6 +15,8 @@ from api.store.models import IdempotentAnswer, Key
 from tests.api.http.conftest import ADMIN_KEY, READ_KEY, client_of
 from tests.api.services import wait_for
 
+pytestmark = pytest.mark.one_database
+
 ENGINE = {"name": "prefill", "url": "http://127.0.0.1:9"}
 
 

@@ -18,6 +18,8 @@ from fastapi.testclient import TestClient
 
 from api.service.context import Service
 
+pytestmark = pytest.mark.one_database
+
 BOMB_BYTES = 2**30
 MEMORY_BYTES = 3 * 2**30
 """Address space of the reading process: libraries alone map about two thirds of it, the bomb would not fit."""

@@ -94,6 +94,7 @@ def test_every_answer_is_described(app: FastAPI, key: str | None) -> None:
         assert let_in == set()
 
 
+@pytest.mark.thorough
 def test_every_answer_is_described_on_postgresql(app_on_postgresql: FastAPI) -> None:
     assert len(tried(app_on_postgresql, ADMIN_KEY, examples=EXAMPLES_ON_POSTGRESQL)) >= 40
 

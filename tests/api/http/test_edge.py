@@ -16,6 +16,8 @@ from api.store.models import Engine, Job, Trace
 from placement.errors import CodedError
 from tests.api.http.conftest import client_of
 
+pytestmark = pytest.mark.one_database
+
 ENGINE = {"name": "prefill", "url": "http://127.0.0.1:9"}
 COUNTS = json.dumps({"logical_count": [[4, 3, 2, 1]]}).encode()
 

@@ -12,6 +12,8 @@ from tests.api.http.conftest import client_of
 from tests.api.http.test_permissions import operations
 from tests.api.services import plan_for_replay, ready_plan
 
+pytestmark = pytest.mark.one_database
+
 SCRIPT = "default-src 'none'"
 
 

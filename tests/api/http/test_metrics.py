@@ -19,6 +19,8 @@ from api.store.models import Engine, Rollout, Trace
 from tests.api.http.conftest import READ_KEY, client_of
 from tests.api.services import counts_trace, plan_for_replay, ready_plan
 
+pytestmark = pytest.mark.one_database
+
 README = Path(__file__).parents[3] / "api" / "README.md"
 FIGURES = {"local_gpu": 0.5, "local_node": 0.5, "imbalance": 1.25, "balancedness": 0.8, "sglang_balancedness": 0.82}
 

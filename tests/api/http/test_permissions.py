@@ -17,6 +17,8 @@ from api.store.columns import now
 from api.store.models import Key
 from tests.api.http.conftest import ADMIN_KEY, READ_KEY, client_of
 
+pytestmark = pytest.mark.one_database
+
 OPEN, READ, ADMIN = "open", "read", "admin"
 
 NEEDED = {

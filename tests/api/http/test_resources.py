@@ -30,6 +30,8 @@ from tests.api.services import (
 )
 from tests.case_files import case_json
 
+pytestmark = pytest.mark.one_database
+
 COUNTS_WLE = [[[4, 3, 2, 1], [0, 0, 0, 0]], [[1, 1, 5, 1], [0, 0, 0, 8]]]
 UNREACHABLE = {"name": "gone", "url": "http://127.0.0.1:9"}
 

@@ -14,6 +14,8 @@ from api.store import schedules
 from api.store.columns import iso
 from tests.api.schedules import an_engine, decisions_of
 
+pytestmark = pytest.mark.one_database
+
 
 @pytest.fixture
 def engine_id(service: Service) -> str:

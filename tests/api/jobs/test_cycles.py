@@ -33,7 +33,7 @@ from tests.api.jobs.by_hand import Memory, attempt, carried_out, tasks_here  # n
 from tests.api.schedules import OPEN, an_engine, decided, decisions_of, register, run_now, schedule_of, scheduled, stop
 from tests.api.services import ACTOR, GPUS, replay_engine, service_on
 
-pytestmark = pytest.mark.usefixtures("tasks_here")
+pytestmark = [pytest.mark.usefixtures("tasks_here"), pytest.mark.one_database]
 
 
 @pytest.fixture

@@ -43,6 +43,8 @@ from tests.api.services import (
     wait_for_end,
 )
 
+pytestmark = pytest.mark.one_database
+
 HARD: dict[str, Any] = {"gpus": 8, "nodes": 2, "slots_per_gpu": 12, "max_imbalance": 1.01}
 """Options under which :func:`hard_trace` takes some seconds to plan."""
 
@@ -193,6 +195,7 @@ def test_a_killed_workers_job_goes_on_where_it_was(service: Service, hard_trace:
     assert not folder.exists()
 
 
+@pytest.mark.thorough
 def test_a_plan_on_several_processes_is_the_same_also_when_its_worker_is_killed(
     migrated_sqlite: Path, tmp_path: Path, hard_trace: bytes
 ) -> None:
@@ -262,6 +265,7 @@ def test_an_engine_that_somebody_else_changed_is_left_alone(sqlite_service: Serv
     assert rollout.runs_hash == other.hash
 
 
+@pytest.mark.thorough
 def test_a_recording_whose_worker_is_killed_is_stopped_and_made_again(sqlite_service: Service) -> None:
     """Case P37 from the other side: what is left open by a dead worker is its own, and no engine records for ever."""
     service = sqlite_service

@@ -21,6 +21,8 @@ from profiler.engine.client import EngineClient
 from tests.api.schedules import OPEN, an_engine, decided, decisions_of, register, run_now, schedule_of, scheduled
 from tests.api.services import WorkerProcess, replay_engine, service_on, succeeded, wait_for
 
+pytestmark = pytest.mark.one_database
+
 
 @pytest.fixture
 def service(database_url: str, tmp_path: Path) -> Iterator[Service]:
@@ -88,6 +90,7 @@ def test_a_worker_follows_the_clock_and_makes_up_for_missed_ticks_once(service: 
     assert schedule.next_due_at == at + timedelta(minutes=30)
 
 
+@pytest.mark.thorough
 def test_a_cycle_whose_worker_is_killed_after_recording_is_decided_by_another_from_that_recording(
     sqlite_service: Service,
 ) -> None:

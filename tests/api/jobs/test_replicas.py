@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.bench.service_ticks import tick
+
+pytestmark = pytest.mark.one_database
 
 
 def test_two_replicas_do_every_tick_once(database_url: str, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ KILLS = 2
 """On each of two databases."""
 
 
+@pytest.mark.thorough
 def test_killed_workers_leave_no_push_done_twice_no_layout_unnamed_and_no_recording_lost(
     database_url: str, tmp_path: Path
 ) -> None:

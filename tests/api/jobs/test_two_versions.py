@@ -30,6 +30,8 @@ from tests.api.services import job_of, service_on, wait_for
 from tests.bench.support.many_engines import many_engines
 from tests.databases import open_database
 
+pytestmark = pytest.mark.one_database
+
 GONE_AFTER_S = 30.0
 
 

@@ -11,7 +11,7 @@ import pytest
 @pytest.fixture(scope="module", autouse=True)
 def _little_effort() -> Iterator[None]:
     # By name: the package has a function of the same name.
-    module = importlib.import_module("placement.solver.solve")
+    module = importlib.import_module("placement.solver.solving")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "EXACT_SECONDS", 0.5)
         patch.setattr(module, "BOUND_SECONDS", 0.1)

@@ -91,7 +91,7 @@ def test_fit_without_time_says_so() -> None:
 @pytest.mark.parametrize(("limit_s", "left_s", "fits"), [(0.5, 0.4, True), (0.5, 0.01, False), (None, None, True)])
 def test_a_bound_at_the_end_fits_into_what_is_left(limit_s: float | None, left_s: float | None, fits: bool) -> None:
     # By name: the package has a function of the same name.
-    module = importlib.import_module("placement.solver.solve")
+    module = importlib.import_module("placement.solver.solving")
     effort = module._Effort(seed=0, time_limit_s=limit_s, threads=1, exact_seconds=None)
     usual_s = module.BOUND_SECONDS if limit_s is None else module.BOUND_PART * limit_s
     assert effort.bound_s(Deadline.after(left_s)) == (usual_s if fits else 0.0)

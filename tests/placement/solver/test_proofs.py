@@ -30,7 +30,7 @@ def test_windows_that_no_layout_suits_both(objective: Objective) -> None:
 def test_contents_of_one_gpu_where_layers_are_too_large_to_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """9 experts on 9 GPUs x 4 slots."""
     # By name: the package has a function of the same name.
-    monkeypatch.setattr(importlib.import_module("placement.solver.solve"), "BOUND_SECONDS", 0.5)
+    monkeypatch.setattr(importlib.import_module("placement.solver.solving"), "BOUND_SECONDS", 0.5)
     tokens_WLE = np.random.default_rng(7).gamma(1.0, 1000, size=(6, 1, 9)).astype(int) + 1
     problem = Problem(Demand.uniform(tokens_WLE), Topology(9), 4, objective=Objective.BALANCE)
     assert small_imbalance_bound(problem, effort_s=60.0) is None

@@ -21,7 +21,7 @@ from placement.solver.deadline import Deadline
 from placement.solver.instance import instance_of
 from placement.solver.overflow_limit import OVERFLOW_CAP_UNREACHABLE
 from placement.solver.plans import plans_of
-from placement.solver.solve import solve
+from placement.solver.solving import solve
 
 
 def fit(
