@@ -42,7 +42,7 @@ def calibrate(
     own = start.experts // start.ep_size
     points = []
     for number, traffic in enumerate(traffics):
-        routed = routed_tokens(engine, traffic, layers=model.layers, top_k=model.top_k)
+        routed = routed_tokens(engine, traffic, layers=model.layers, top_k=model.top_k, dense_layers=model.dense_layers)
         demand = demand_of(routed, experts=start.experts, gpus=start.ep_size)
         layouts = {
             f"{kept} of {own} at home": domain_layout(kept, layers=model.layers, **sizes)
@@ -51,7 +51,7 @@ def calibrate(
         layouts["hottest together"] = worst(demand, gpus=start.ep_size, slots=start.slots)
         loads = step_loads(layouts, routed, shape)
         for name, layout in layouts.items():
-            push_bare(client, layout)
+            push_bare(client, layout, dense_layers=model.dense_layers)
             send(engine, traffic)
             times = gather_steps(
                 engine,

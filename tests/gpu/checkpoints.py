@@ -1,4 +1,4 @@
-"""Random Qwen3-MoE checkpoints, written on the machine that runs the acceptance (needs torch and transformers).
+"""Random checkpoints of Qwen3-MoE and DeepSeek-V2, written on the machine that runs the acceptance (needs torch).
 
     python -m tests.gpu.checkpoints FOLDER KIND DEVICE    KIND: a name of CHECKPOINTS
 
@@ -11,7 +11,9 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from tests.gpu.deepseek_weights import deepseek_config, latent_attention
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,9 @@ class Checkpoint:
 
     Attributes
     ----------
-    layers, experts, top_k, hidden, expert_width, heads, kv_heads, head_size, vocabulary : int
+    layers : int
+        Those with experts.
+    experts, top_k, hidden, expert_width, heads, kv_heads, head_size, vocabulary : int
     domains : int
         0: some experts are hot for all tokens. D: the vocabulary falls into D equal parts, and tokens of part d
         mostly choose experts e with ``e % D == d``.
@@ -28,6 +32,13 @@ class Checkpoint:
         Logits that an expert gains for tokens of its domain, from ``pull - pull_spread`` to ``pull + pull_spread``,
         evenly over a domain's experts and differently in every layer: the more of the first, the fewer tokens leave
         their domain, the more of the second, the less even the experts' loads.
+    stay : float
+        Logits that tokens of a domain gain after a token of it: with 10, of a thousand tokens that a request draws at
+        temperature 1 about one leaves its domain.
+    attention : {"plain", "mla"}
+        ``mla``: a DeepSeek-V2 with its latent attention; else a Qwen3-MoE.
+    dense_layers, dense_width, shared_experts : int
+        Of a DeepSeek-V2: layers without experts before all others and their width, experts that every token passes.
     """
 
     layers: int
@@ -43,6 +54,15 @@ class Checkpoint:
     head_size: int = 128
     vocabulary: int = 512
     dtype: str = "bfloat16"
+    stay: float = 0.0
+    attention: Literal["plain", "mla"] = "plain"
+    dense_layers: int = 0
+    dense_width: int = 0
+    shared_experts: int = 0
+
+    @property
+    def decoder_layers(self) -> int:
+        return self.dense_layers + self.layers
 
     def domain_tokens(self, domain: int) -> range:
         """Return the token ids of one domain, the whole vocabulary where there are none."""
@@ -51,6 +71,8 @@ class Checkpoint:
 
     def config(self) -> dict[str, Any]:
         """Return ``config.json``."""
+        if self.attention == "mla":
+            return deepseek_config(self)
         return {
             "architectures": ["Qwen3MoeForCausalLM"],
             "model_type": "qwen3_moe",
@@ -91,6 +113,10 @@ class Checkpoint:
 _SOFT = {"pull": 2.0, "pull_spread": 0.75}  # about a tenth of all pairs leave the domain, some experts are hot
 _SMALL = {"heads": 4, "kv_heads": 2, "head_size": 16, "dtype": "float32"}
 
+_LITE = {"experts": 64, "top_k": 6, "hidden": 2048, "expert_width": 1408, "stay": 10.0, **_SOFT}
+_MLA = {"attention": "mla", "dense_layers": 1, "dense_width": 10944, "shared_experts": 2}
+_MIXTRAL = {"experts": 8, "top_k": 2, "hidden": 4096, "expert_width": 14336, "heads": 32, "kv_heads": 8, "stay": 10.0}
+
 CHECKPOINTS = {
     # Experts of 18.9 MB: 4 x 72 slots are 5.4 GB, which is what a push has to move.
     "hot": Checkpoint(layers=4, experts=64, top_k=8, hidden=2048, expert_width=1536),
@@ -107,6 +133,13 @@ CHECKPOINTS = {
         layers=3, experts=16, top_k=4, hidden=64, expert_width=64, domains=2, **_SOFT, **_SMALL
     ),
 }
+for _domains in (2, 4, 8):
+    # DeepSeek-V2-Lite with 4 of its 26 layers with experts, and its experts behind Qwen3's attention.
+    CHECKPOINTS[f"lite-mla-{_domains}"] = Checkpoint(layers=4, domains=_domains, **_LITE, **_MLA)  # type: ignore[arg-type]
+    CHECKPOINTS[f"lite-plain-{_domains}"] = Checkpoint(layers=4, domains=_domains, **_LITE)  # type: ignore[arg-type]
+for _domains in (2, 4):
+    # Mixtral 8x7B's sizes in Qwen3's architecture: for Mixtral's own, SGLang has no expert location.
+    CHECKPOINTS[f"mixtral-{_domains}"] = Checkpoint(layers=2, domains=_domains, **_MIXTRAL, **_SOFT)  # type: ignore[arg-type]
 
 
 def write_configuration(folder: Path, model: Checkpoint) -> Path:
@@ -150,52 +183,75 @@ def _write_weights(folder: Path, model: Checkpoint, device: str) -> list[tuple[s
         )
         written.append((name, list(tensors)))
 
-    hidden, size = model.hidden, model.head_size
-    embedding, pull_EH = _embedding_and_pull(model, normal)
+    hidden = model.hidden
+    embedding, pull_EH, stay_VH = _embedding_and_pulls(model, normal)
     top = {
         "model.embed_tokens.weight": embedding,
         "model.norm.weight": torch.ones(hidden),
-        "lm_head.weight": normal(model.vocabulary, hidden, std=0.05),
+        "lm_head.weight": normal(model.vocabulary, hidden, std=0.05) + stay_VH,
     }
     save("model-top.safetensors", top)
-    for layer in range(model.layers):
+    attention = latent_attention if model.attention == "mla" else _plain_attention
+    for layer in range(model.decoder_layers):
         at = f"model.layers.{layer}."
         tensors = {
             f"{at}input_layernorm.weight": torch.ones(hidden),
             f"{at}post_attention_layernorm.weight": torch.ones(hidden),
-            f"{at}self_attn.q_norm.weight": torch.ones(size),
-            f"{at}self_attn.k_norm.weight": torch.ones(size),
-            f"{at}self_attn.q_proj.weight": normal(model.heads * size, hidden, std=hidden**-0.5),
-            f"{at}self_attn.k_proj.weight": normal(model.kv_heads * size, hidden, std=hidden**-0.5),
-            f"{at}self_attn.v_proj.weight": normal(model.kv_heads * size, hidden, std=hidden**-0.5),
-            f"{at}self_attn.o_proj.weight": normal(hidden, model.heads * size, std=0.2 * (model.heads * size) ** -0.5),
-            f"{at}mlp.gate.weight": _router(model, layer, normal, pull_EH),
+            **attention(model, f"{at}self_attn.", normal),
         }
-        for expert in range(model.experts):
-            mlp, width = f"{at}mlp.experts.{expert}.", model.expert_width
-            tensors[f"{mlp}gate_proj.weight"] = normal(width, hidden, std=hidden**-0.5)
-            tensors[f"{mlp}up_proj.weight"] = normal(width, hidden, std=hidden**-0.5)
-            tensors[f"{mlp}down_proj.weight"] = normal(hidden, width, std=0.4 * width**-0.5)
+        if layer < model.dense_layers:
+            tensors |= _mlp(f"{at}mlp.", hidden, model.dense_width, normal)
+        else:
+            tensors[f"{at}mlp.gate.weight"] = _router(model, layer - model.dense_layers, normal, pull_EH)
+            for expert in range(model.experts):
+                tensors |= _mlp(f"{at}mlp.experts.{expert}.", hidden, model.expert_width, normal)
+            if model.shared_experts:
+                width = model.shared_experts * model.expert_width
+                tensors |= _mlp(f"{at}mlp.shared_experts.", hidden, width, normal)
         save(f"model-layer{layer}.safetensors", tensors)
     return written
 
 
-def _embedding_and_pull(model: Checkpoint, normal: Any) -> tuple[Any, Any]:
-    """Return the embedding [V, H] and what a router row adds for one logit of its domain [E, H] (None without domains).
+def _plain_attention(model: Checkpoint, at: str, normal: Any) -> dict[str, Any]:
+    import torch
+
+    hidden, size = model.hidden, model.head_size
+    return {
+        f"{at}q_norm.weight": torch.ones(size),
+        f"{at}k_norm.weight": torch.ones(size),
+        f"{at}q_proj.weight": normal(model.heads * size, hidden, std=hidden**-0.5),
+        f"{at}k_proj.weight": normal(model.kv_heads * size, hidden, std=hidden**-0.5),
+        f"{at}v_proj.weight": normal(model.kv_heads * size, hidden, std=hidden**-0.5),
+        f"{at}o_proj.weight": normal(hidden, model.heads * size, std=0.2 * (model.heads * size) ** -0.5),
+    }
+
+
+def _mlp(at: str, hidden: int, width: int, normal: Any) -> dict[str, Any]:
+    return {
+        f"{at}gate_proj.weight": normal(width, hidden, std=hidden**-0.5),
+        f"{at}up_proj.weight": normal(width, hidden, std=hidden**-0.5),
+        f"{at}down_proj.weight": normal(hidden, width, std=0.4 * width**-0.5),
+    }
+
+
+def _embedding_and_pulls(model: Checkpoint, normal: Any) -> tuple[Any, Any, Any]:
+    """Return the embedding [V, H], and what is added to router rows [E, H] and to the head [V, H] for domains.
 
     With domains, half of a token's embedding (by norm) is its domain's direction, so that router rows can see it.
+    A router row gains so much for one logit. Without domains the second is None and the third 0.
     """
     import torch
 
     embedding = normal(model.vocabulary, model.hidden, std=1.0)
     if not model.domains:
-        return embedding, None
+        return embedding, None, 0.0
     direction_DH = torch.linalg.qr(normal(model.hidden, model.domains, std=1.0))[0].T
     embedding = embedding - (embedding @ direction_DH.T) @ direction_DH
     domain_V = torch.arange(model.vocabulary, device=embedding.device) // (model.vocabulary // model.domains)
     embedding = embedding + model.hidden**0.5 * direction_DH[domain_V]
     domain_E = torch.arange(model.experts, device=embedding.device) % model.domains
-    return embedding, direction_DH[domain_E] / (model.hidden / 2) ** 0.5
+    one_logit_DH = direction_DH / (model.hidden / 2) ** 0.5
+    return embedding, one_logit_DH[domain_E], model.stay * one_logit_DH[domain_V]
 
 
 def _router(model: Checkpoint, layer: int, normal: Any, pull_EH: Any) -> Any:

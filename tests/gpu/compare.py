@@ -106,7 +106,7 @@ def compare_layouts(
             timed[name] += _time(engine, results, what, measurement, moved)
             if number == 0:
                 counted = count_dispatched(engine, lambda: send(engine, measurement.prefill), phase="prefill")
-                _judge(results, {**where, "layout": name}, layout, prediction, counted)
+                judge_counts(results, {**where, "layout": name}, layout, prediction, counted)
     if left_out:
         results.add("left out", **where, layouts=left_out)
     _judge_steps(results, where, timed, prediction)
@@ -190,9 +190,10 @@ def _judge_steps(
         )
 
 
-def _judge(
+def judge_counts(
     results: Results, what: Mapping[str, object], layout: Layout, prediction: Prediction, counted: Dispatched
 ) -> None:
+    """Hold what was counted under a layout against what was predicted."""
     imbalance, local_gpu = predicted(layout, prediction.demand, gpus=layout.gpus, dispatch=prediction.dispatch)
     copies = (
         None if prediction.routed is None else copies_per_token(layout, prediction.routed, dispatch=prediction.dispatch)

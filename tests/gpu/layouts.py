@@ -55,6 +55,20 @@ def domain_layout(kept: int, *, layers: int, experts: int, gpus: int, slots: int
     return Layout(np.asarray([row] * layers), gpus=gpus, experts=experts)
 
 
+def whole_map(layout: Layout, *, dense_layers: int) -> Layout:
+    """Return the map that an engine holds: a layer without experts has a row too, which means nothing."""
+    if not dense_layers:
+        return layout
+    any_row = np.arange(layout.slots) % layout.experts
+    rows_LP = np.concatenate([np.tile(any_row, (dense_layers, 1)), layout.slot_to_expert_LP])
+    return Layout(rows_LP, gpus=layout.gpus, experts=layout.experts)
+
+
+def layers_with_experts(layout: Layout, *, dense_layers: int) -> Layout:
+    """Return a whole map without its rows of layers that have no experts."""
+    return Layout(layout.slot_to_expert_LP[dense_layers:], gpus=layout.gpus, experts=layout.experts)
+
+
 def planned(
     demand: Demand, objective: Objective, *, gpus: int, slots: int, dispatch: Dispatch, max_imbalance: float = 1.05
 ) -> Layout:

@@ -80,6 +80,8 @@ class Machine:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, path)),
             "MOEPLAN_DATA_DIR": str(self.root / "moeplan"),
+            # Several run at a time, beside engines that keep cores busy: one thread a core of each would stall all.
+            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "2"),
             "PYTHONUNBUFFERED": "1",
             **(_NO_MULTICAST if self.device == "cuda" else {}),  # for ``moeplan calibrate``
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -15,7 +15,7 @@ from placement.layout import Layout
 from profiler.engine.client import EngineClient
 from profiler.engine.contract_demand import DemandOptions
 from profiler.engine.contract_push import PushRequest
-from tests.gpu.layouts import demand_of
+from tests.gpu.layouts import demand_of, whole_map
 from tests.gpu.server import Engine
 from tests.gpu.traffic import Routed
 
@@ -83,34 +83,49 @@ class Dispatched:
     copies_per_token: float | None
 
 
-def count_dispatched(engine: Engine, traffic: Callable[[], object], *, phase: str) -> Dispatched:
-    """Count all pairs of token and slot of one phase of some traffic."""
+def count_dispatched(
+    engine: Engine, traffic: Callable[[], object], *, phase: str, home_shares_S: Sequence[float] | None = None
+) -> Dispatched:
+    """Count all pairs of token and slot of one phase (``prefill``, ``decode``; ``any``) of some traffic.
+
+    ``home_shares_S`` as in :func:`dispatched`.
+    """
     engine.post("/probe", {"counts": phase})
     traffic()
     ranks = engine.post("/probe", {})["ranks"]
     engine.post("/probe", {"counts": ""})
-    return dispatched(ranks, all_to_all=engine.setup.all_to_all)
+    return dispatched(ranks, all_to_all=engine.setup.all_to_all, home_shares_S=home_shares_S)
 
 
-def dispatched(ranks: list[dict[str, Any]], *, all_to_all: bool) -> Dispatched:
-    """Sum up the probe's answer, one entry per GPU."""
+def dispatched(
+    ranks: list[dict[str, Any]], *, all_to_all: bool, home_shares_S: Sequence[float] | None = None
+) -> Dispatched:
+    """Sum up the probe's answer, one entry per GPU.
+
+    With ``home_shares_S`` every GPU's own tokens are weighted as if so large a share of all had been its own: over a
+    short time of mixed traffic GPUs happen to have more or fewer. Needs an all-to-all.
+    """
     ordered = sorted(ranks, key=lambda rank: int(rank["rank"]))
     gpus = len(ordered)
     pairs_RLP = np.array([[layer["slots"] for layer in rank["layers"]] for rank in ordered], dtype=np.int64)
+    tokens_R = np.array([sum(layer["tokens"] for layer in rank["layers"]) for rank in ordered], dtype=np.int64)
+    weight_R = np.ones(gpus)
+    if home_shares_S is not None:
+        weight_R = np.asarray(home_shares_S) * tokens_R.sum() / np.maximum(tokens_R, 1)
     if all_to_all:
-        pairs_LP = pairs_RLP.sum(axis=0)  # each GPU counts its own tokens, wherever they go
+        pairs_LP = np.tensordot(weight_R, pairs_RLP, axes=1)  # each GPU counts its own tokens, wherever they go
         load_LG = pairs_LP.reshape(len(pairs_LP), gpus, -1).sum(axis=2)
     else:  # each GPU sees all tokens, but for steps in which it had none of its own: take the one that saw most
         pairs_LP = pairs_RLP[pairs_RLP.sum(axis=(1, 2)).argmax()]
         load_LG = pairs_LP.reshape(len(pairs_LP), gpus, -1).sum(axis=2)
     imbalance = float(load_LG.max(axis=1).sum() / load_LG.mean(axis=1).sum())
     if not all_to_all:
-        seen = max(sum(layer["tokens"] for layer in rank["layers"]) for rank in ordered)
-        return Dispatched(seen, imbalance, None, None)
-    layers = [layer for rank in ordered for layer in rank["layers"]]
-    tokens = sum(layer["tokens"] for layer in layers)
-    own = sum(layer["own_pairs"] for layer in layers) / int(pairs_RLP.sum())
-    return Dispatched(tokens, imbalance, own, sum(layer["copies"] for layer in layers) / tokens)
+        return Dispatched(int(tokens_R.max()), imbalance, None, None)
+    own_R, copies_R = (
+        np.array([sum(layer[what] for layer in rank["layers"]) for rank in ordered]) for what in ("own_pairs", "copies")
+    )
+    own = float(weight_R @ own_R / pairs_LP.sum())
+    return Dispatched(int(tokens_R.sum()), imbalance, own, float(weight_R @ copies_R / (weight_R @ tokens_R)))
 
 
 @dataclass(frozen=True)
@@ -206,15 +221,21 @@ class BarePush:
 
 
 def push_bare(
-    client: EngineClient, layout: Layout, *, layers_per_chunk: int | None = None, pause_s: float = 0.0
+    client: EngineClient,
+    layout: Layout,
+    *,
+    dense_layers: int = 0,
+    layers_per_chunk: int | None = None,
+    pause_s: float = 0.0,
 ) -> BarePush:
-    """Push a layout.
+    """Push a layout, that of the layers with experts where ``dense_layers`` without any come before them.
 
     Raises
     ------
     RuntimeError
         Not all of it was applied.
     """
+    layout = whole_map(layout, dense_layers=dense_layers)
     request = PushRequest(layout.slot_to_expert_LP, layers_per_chunk=layers_per_chunk, pause_s=pause_s)
     start_s = time.monotonic()
     answer = client.put_placement(request)

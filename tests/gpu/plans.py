@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from tests.gpu.machine import Machine
 from tests.gpu.traffic import Routed
 
 AT_ONCE = 12
+CORES_EACH = 4
 
 
 @dataclass(frozen=True)
@@ -31,16 +33,22 @@ class WantedPlan:
     name, objective : str
     trace : Path
         Written by :func:`write_trace`.
-    slots_per_gpu : int
+    slots_per_gpu : int or None
+        None: as few as reach ``local_target``.
     window_by : str
         ``file`` plans for all of the trace together, ``steps:1`` for every step of it.
+    local_target : float
+    step : tuple
+        More words for the command, that name the step whose time is predicted.
     """
 
     name: str
     objective: str
     trace: Path
-    slots_per_gpu: int
+    slots_per_gpu: int | None
     window_by: str = "file"
+    local_target: float = 0.6
+    step: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,17 +100,18 @@ def make_plans(
         For each plan.
     """
     common = ("--model", model, "--hardware", hardware, "--time-limit", time_limit_s)
-    at_once = 1 if machine.device == "cpu" else AT_ONCE
+    at_once = 1 if machine.device == "cpu" else max(1, min(AT_ONCE, (os.cpu_count() or 1) // CORES_EACH))
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(lambda plan: _make(machine, plan, common), wanted))
 
 
 def _make(machine: Machine, wanted: WantedPlan, common: tuple[object, ...]) -> MadePlan:
-    out = wanted.trace.with_name(f"plan-{wanted.name}-{wanted.slots_per_gpu}.json".replace(" ", "-"))
-    sizes = ("--gpus", machine.gpus, "--slots-per-gpu", wanted.slots_per_gpu)
-    goal = ("--objective", wanted.objective, "--window-by", wanted.window_by)
+    fewest = wanted.slots_per_gpu is None
+    out = wanted.trace.with_name(f"plan-{wanted.name}-{wanted.slots_per_gpu or 'fewest'}.json".replace(" ", "-"))
+    slots = ("--fit", "--local-target", wanted.local_target) if fewest else ("--slots-per-gpu", wanted.slots_per_gpu)
+    goal = ("--objective", wanted.objective, "--window-by", wanted.window_by, *wanted.step)
     try:
-        summary = moeplan(machine, "plan", wanted.trace, *sizes, *goal, *common, "--out", out)
+        summary = moeplan(machine, "plan", wanted.trace, "--gpus", machine.gpus, *slots, *goal, *common, "--out", out)
         layout, _notices = read_layout(out, gpus=machine.gpus, experts=None)
     except (RuntimeError, ValueError, OSError, subprocess.SubprocessError, CodedError) as error:
         return MadePlan(wanted, None, {}, str(error)[-600:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,18 +72,18 @@ Stage = Callable[[], None]
 
 
 def run_stages(
-    stages: Sequence[tuple[str, Stage]],
+    stages: Iterable[tuple[str, Stage]],
     results: Results,
     *,
-    wanted: Sequence[str],
+    wanted: Sequence[str] | None,
     table: Callable[[Sequence[dict[str, Any]]], str],
 ) -> None:
-    """Run the wanted stages in order; a failure ends its own stage only, and is a finding.
+    """Run the wanted stages (None: all) in order; a failure ends its own stage only, and is a finding.
 
-    After every stage ``table.md`` is written anew.
+    Each stage is asked for when those before it have run. After every stage ``table.md`` is written anew.
     """
     for name, stage in stages:
-        if name not in wanted:
+        if wanted is not None and name not in wanted:
             continue
         results.add("stage", stage=name, **_outcome(stage, name, results))
         (results.folder / "table.md").write_text(table(results.found))

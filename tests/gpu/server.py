@@ -70,6 +70,8 @@ class Engine:
     sources : int
         GPUs that take requests of their own.
     log : Path
+    pid : int
+        Of the process that takes requests.
     requests, failed : int
         Generations asked for, and those that failed or came back short.
     start_s : float
@@ -80,6 +82,7 @@ class Engine:
     sources: int
     log: Path
     client: httpx.Client = field(repr=False)
+    pid: int = 0
     requests: int = 0
     failed: int = 0
     failures: list[str] = field(default_factory=list)
@@ -163,7 +166,13 @@ class EnginePool:
                     sources = self._machine.gpus if one.setup.dp_attention else 1
                     took_s = time.monotonic() - one.started_s
                     one.engine = Engine(
-                        url=one.url, setup=one.setup, sources=sources, log=one.log, client=client, start_s=took_s
+                        url=one.url,
+                        setup=one.setup,
+                        sources=sources,
+                        log=one.log,
+                        client=client,
+                        pid=one.process.pid,
+                        start_s=took_s,
                     )
                     return one.engine
             time.sleep(0.5)

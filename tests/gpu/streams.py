@@ -160,22 +160,38 @@ class _Streams:
             "stream": True,
             **home,
         }
-        request = urllib.request.Request(
-            f"{self._url}/generate", data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
-        )
         arrivals: list[float] = []
         try:
-            with urllib.request.urlopen(request, timeout=120.0) as lines:
-                for line in lines:
-                    now_s = time.monotonic()
-                    known = COMPLETED.search(line)
-                    if known is not None:  # several tokens of one event arrived together
-                        arrivals += [now_s] * (int(known[1]) - len(arrivals))
-                    elif line.startswith(b"data: {"):
-                        return arrivals, line[:300].decode(errors="replace")
-        except OSError as error:
+            for now_s, tokens in token_events(self._url, json.dumps(body).encode()):
+                arrivals += [now_s] * (tokens - len(arrivals))  # several tokens of one event arrived together
+        except (OSError, RefusedRequest) as error:
             return arrivals, f"{type(error).__name__}: {error}"
         return arrivals, ""
+
+
+class RefusedRequest(RuntimeError):
+    """What an engine streamed instead of tokens."""
+
+
+def token_events(url: str, body: bytes) -> Iterator[tuple[float, int]]:
+    """Ask for a streamed generation; for every event yield when it arrived and how many tokens there were by then.
+
+    Raises
+    ------
+    OSError
+        The connection or the request failed.
+    RefusedRequest
+        The engine sent an event without tokens.
+    """
+    request = urllib.request.Request(f"{url}/generate", data=body, headers={"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=120.0) as lines:
+        for line in lines:
+            now_s = time.monotonic()
+            known = COMPLETED.search(line)
+            if known is not None:
+                yield now_s, int(known[1])
+            elif line.startswith(b"data: {"):
+                raise RefusedRequest(line[:300].decode(errors="replace"))
 
 
 def main(url: str, sources: int, first: int, streams: int, new_tokens: int, out: Path) -> None:

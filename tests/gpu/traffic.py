@@ -30,10 +30,13 @@ class Traffic:
         One entry per source; engines without DP attention have one source.
     new_tokens : int
         Tokens that every request generates.
+    temperature : float
+        0: always the likeliest token.
     """
 
     prompts_S: tuple[Prompts, ...]
     new_tokens: int
+    temperature: float = 0.0
 
     @property
     def requests(self) -> int:
@@ -94,7 +97,7 @@ def send(engine: Engine, traffic: Traffic) -> float:
 
 def _batch(engine: Engine, traffic: Traffic, source: int) -> None:
     prompts = traffic.prompts_S[source]
-    answers = _generate(engine, prompts, traffic.new_tokens, source if engine.sources > 1 else None)
+    answers = _generate(engine, prompts, traffic, source if engine.sources > 1 else None)
     _count(engine, prompts, answers, traffic.new_tokens)
 
 
@@ -107,8 +110,8 @@ def _count(engine: Engine, prompts: Sequence[Any], answers: Any, new_tokens: int
         engine.failures.append(str(answers)[:300])
 
 
-def _generate(engine: Engine, prompts: Any, new_tokens: int, source: int | None, **fields: Any) -> Any:
-    sampling = {"temperature": 0, "max_new_tokens": new_tokens, "ignore_eos": True}
+def _generate(engine: Engine, prompts: Any, traffic: Traffic, source: int | None, **fields: Any) -> Any:
+    sampling = {"temperature": traffic.temperature, "max_new_tokens": traffic.new_tokens, "ignore_eos": True}
     home = {} if source is None else {"routed_dp_rank": source}
     try:
         return engine.post("/generate", {"input_ids": prompts, "sampling_params": sampling, **home, **fields})
@@ -132,21 +135,55 @@ class Routed:
     source_T: npt.NDArray[np.int64]
 
 
-def routed_tokens(engine: Engine, traffic: Traffic, *, layers: int, top_k: int, at_once: int = 64) -> Routed:
-    """Send every request on its own and return the experts of all its tokens."""
+def routed_tokens(
+    engine: Engine, traffic: Traffic, *, layers: int, top_k: int, dense_layers: int = 0, at_once: int = 64
+) -> Routed:
+    """Send every request on its own and return the experts of all its tokens in the layers that have experts.
+
+    The engine answers for ``dense_layers`` layers before those too.
+    """
+    shape = (-1, dense_layers + layers, top_k)
     requests = [(prompt, source) for source, prompts in enumerate(traffic.prompts_S) for prompt in prompts]
 
     def ask(request: tuple[list[int], int]) -> tuple[npt.NDArray[np.int32], int]:
         prompt, source = request
         home = source if engine.sources > 1 else None
-        answer = _generate(engine, prompt, traffic.new_tokens, home, return_routed_experts=True)
+        answer = _generate(engine, prompt, traffic, home, return_routed_experts=True)
         _count(engine, [prompt], answer, traffic.new_tokens)
         if isinstance(answer, str):
             return np.zeros((0, layers, top_k), np.int32), source
-        raw = base64.b64decode(answer["meta_info"]["routed_experts"])
-        return np.frombuffer(raw, dtype="<i4").reshape(-1, layers, top_k), source
+        return _experts_of(answer).reshape(shape)[:, dense_layers:], source
 
     with ThreadPoolExecutor(min(at_once, len(requests))) as pool:
         parts = list(pool.map(ask, requests))
     sources = [np.full(len(experts), source, dtype=np.int64) for experts, source in parts]
     return Routed(np.concatenate([experts for experts, _ in parts]), np.concatenate(sources))
+
+
+def routed_by_source(engine: Engine, traffic: Traffic, *, layers: int, top_k: int, dense_layers: int = 0) -> Routed:
+    """Send every source's requests as one batch, all sources at once; return what :func:`routed_tokens` does.
+
+    Raises
+    ------
+    RuntimeError
+        An engine that leaves a request unanswered: a plan from a part of the requests would be of other traffic.
+    """
+
+    def ask(source: int) -> npt.NDArray[np.int32]:
+        prompts = traffic.prompts_S[source]
+        home = source if engine.sources > 1 else None
+        answers = _generate(engine, prompts, traffic, home, return_routed_experts=True)
+        _count(engine, prompts, answers, traffic.new_tokens)
+        if not isinstance(answers, list) or len(answers) != len(prompts):
+            raise RuntimeError(f"of source {source}'s {len(prompts)} requests came back: {str(answers)[:300]}")
+        return np.concatenate([_experts_of(answer) for answer in answers]).reshape(-1, dense_layers + layers, top_k)
+
+    with ThreadPoolExecutor(len(traffic.prompts_S)) as pool:
+        parts = list(pool.map(ask, range(len(traffic.prompts_S))))
+    source_T = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    return Routed(np.concatenate(parts)[:, dense_layers:], source_T)
+
+
+def _experts_of(answer: dict[str, Any]) -> npt.NDArray[np.int32]:
+    """Return the ids that an answer names, flat."""
+    return np.frombuffer(base64.b64decode(answer["meta_info"]["routed_experts"]), dtype="<i4")

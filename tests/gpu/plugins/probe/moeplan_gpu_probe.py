@@ -11,7 +11,8 @@ entry per rank::
      "steps": [{"phase", "tokens", "step_ms", "dispatch_ms": [by layer], "experts_ms": [...], "combine_ms": [...]}],
      "layers": [{"slots": [pairs by slot], "tokens", "own_pairs", "copies"}]}
 
-``counts`` counts the steps of one phase, with those in which a rank takes part without tokens of its own.
+``counts`` counts the steps of one phase, with those in which a rank takes part without tokens of its own; ``any``
+counts all.
 ``copies`` are rows that an all-to-all sends to other GPUs: one per token and GPU.
 """
 
@@ -62,7 +63,7 @@ def _around_dispatch(original, dispatcher, *args, **kwargs):
     if step is None:
         return original(dispatcher, *args, **kwargs)
     # A rank without tokens of its own is idle and still computes its slots of the others' tokens.
-    if STATE["counts"] and step["phase"] in (STATE["counts"], "idle"):
+    if STATE["counts"] == "any" or (STATE["counts"] and step["phase"] in (STATE["counts"], "idle")):
         topk = kwargs.get("topk_output", args[1] if len(args) > 1 else None)
         _count(len(step["layers"]), topk.topk_ids)
     marks = [_Mark()]
