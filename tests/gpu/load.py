@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -74,9 +74,10 @@ def loading(machine: Machine, engine: Engine, load: Load) -> Iterator[LoadTimes]
         yield times
     finally:
         for process in processes:
-            if process.stdin is not None and process.poll() is None:
-                process.stdin.write("stop\n")
-                process.stdin.flush()
+            with suppress(BrokenPipeError):  # one that has ended tells so by what it left
+                if process.stdin is not None:
+                    process.stdin.write("stop\n")
+                    process.stdin.flush()
         for first, process in enumerate(processes):
             try:
                 process.communicate(timeout=END_LIMIT_S)

@@ -20,7 +20,7 @@ import httpx
 
 from tests.gpu.machine import Machine
 
-START_LIMIT_S = {"cuda": 200.0, "cpu": 300.0}
+START_LIMIT_S = {"cuda": 240.0, "cpu": 300.0}
 LAST_LINES = 60
 PORTS = range(20_000, 32_000, 300)
 FIRST_DERIVED, DERIVED = 233, 8
