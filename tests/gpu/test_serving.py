@@ -6,6 +6,7 @@ import base64
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -210,13 +211,6 @@ QUICK = ServingScale((8, 16), ramp_s=0.0, settle_s=0.002, window_s=0.01, count_s
 DOMAIN = Wanted(["domain homes"], ["prefill-heavy", "decode-heavy"])
 
 
-def _run(machine: Machine, pool: _Pool, folder: Path, checkpoints: Sequence[str], budget_s: float = 60.0) -> Results:
-    results = Results(folder, budget_s)
-    run = Serving(machine, QUICK, results, pool, checkpoints=checkpoints, wanted=DOMAIN)  # type: ignore[arg-type]
-    run_stages(run.stages(), results, wanted=None, table=lambda found: serving_table(found, gpus=GPUS))
-    return results
-
-
 def test_equal_layouts_are_measured_once_under_both_names() -> None:
     case = serving_cases("lite-mla-2", gpus=2, homes=["domain homes"], mixes=["decode-heavy"])[0]
     one, same = (Layout(np.array([[1, 0]]), gpus=2, experts=2) for _ in range(2))
@@ -262,19 +256,17 @@ def test_counts_are_weighted_to_the_homes_of_the_recording() -> None:
 
 
 def test_all_stages_choose_slots_and_measure_every_layout_in_turn(made_up: Machine, tmp_path: Path) -> None:
-    pool = _Pool()
-    results = _run(made_up, pool, tmp_path, ["lite-mla-2", "lite-plain-2"])
+    pool, results, scale = _Pool(), Results(tmp_path, 60.0), replace(QUICK, concurrency=(16,))
+    names = ["lite-mla-2", "lite-plain-2"]
+    run = Serving(made_up, scale, results, pool, checkpoints=names, wanted=DOMAIN)  # type: ignore[arg-type]
+    run_stages(run.stages(), results, wanted=None, table=lambda found: serving_table(found, gpus=GPUS))
     assert not results.failed_stages
     assert [(one["fewest"], one["chosen"]) for one in results.of("slots")] == [(72, 128), (72, 64)]
     assert [setup.redundant for setup in pool.setups] == [0, 8, 64]
     assert {"lite-mla-2-64", "lite-mla-2-72", "lite-mla-2-128"} == set(pool.stopped)
     served_at = {(one["slots"], one["case"], one["concurrency"]) for one in results.of("served")}
     both = ("domain prefill-heavy", "domain decode-heavy")
-    assert served_at == {
-        *((64, both[1], streams) for streams in (8, 16)),
-        *((72, case, streams) for case in both for streams in (8, 16)),
-        *((128, both[0], streams) for streams in (8, 16)),
-    }
+    assert served_at == {(64, both[1], 16), *((72, case, 16) for case in both), (128, both[0], 16)}
     first = [one["layout"] for one in results.of("served")][:6]
     assert first == ["initial", "eplb", LEAST_TIME, LEAST_TIME, "eplb", "initial"]
     assert {one["layout"] for one in results.of("served") if one["slots"] == 72} == {"initial", "eplb", FEWEST}
