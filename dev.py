@@ -31,6 +31,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -98,6 +99,10 @@ def demo(arguments: list[str]) -> int:
 
 def test(arguments: list[str]) -> int:
     """Run every check, also after one failed, and say at the end which failed."""
+    # One version, and the engines that most tests run on: every start takes half a minute or more. Its environment is
+    # fetched meanwhile.
+    making = ThreadPoolExecutor(1)
+    engines = None if arguments else making.submit(engines_to_test, (ENGINE_VERSION_OF_TEST,))
     failed = []
     for name, command in CHECKS.items():
         print(f"== {name}", flush=True)
@@ -107,9 +112,8 @@ def test(arguments: list[str]) -> int:
     chosen = arguments or ["--ignore=tests/engine", "-m", "not thorough"]
     if call(["pytest", *test_processes(), *chosen]):
         failed.append("pytest")
-    if not arguments:
-        # One version, and the engines that most tests run on: every start takes half a minute or more.
-        failed += engine_failures(["tests/engine", "--core-engines"], versions=(ENGINE_VERSION_OF_TEST,))
+    if engines is not None:
+        failed += engine_failures(engines.result(), ["tests/engine", "--core-engines"])
     print(f"failed: {', '.join(failed)}" if failed else "all checks passed")
     return 1 if failed else 0
 
@@ -123,16 +127,20 @@ def test_processes() -> list[str]:
 
 
 def engine(arguments: list[str]) -> int:
-    return 1 if engine_failures(arguments) else 0
+    return 1 if engine_failures(engines_to_test(ENGINE_VERSIONS), arguments or ["tests/engine"]) else 0
 
 
-def engine_failures(arguments: list[str], *, versions: tuple[str, ...] = ENGINE_VERSIONS) -> list[str]:
-    """Run the tests on a real SGLang, one engine at a time, and return which runs failed."""
+def engines_to_test(versions: tuple[str, ...]) -> dict[str, Path | None]:
+    """Return the environments with SGLang by their names, made where they are missing."""
     if os.environ.get("MOEPLAN_TEST_SKIP_ENGINE") == "1":
         print("== SGLang: left out (MOEPLAN_TEST_SKIP_ENGINE=1)", flush=True)
-        return []
+        return {}
     named = os.environ.get("MOEPLAN_SGLANG_VENV")
-    venvs = {f"SGLang of {named}": Path(named)} if named else engine_venvs(versions)
+    return {f"SGLang of {named}": Path(named)} if named else engine_venvs(versions)
+
+
+def engine_failures(venvs: dict[str, Path | None], arguments: list[str]) -> list[str]:
+    """Run the tests on a real SGLang, one engine at a time, and return which runs failed."""
     failed = []
     for name, venv in venvs.items():
         print(f"== {name}", flush=True)
@@ -144,7 +152,7 @@ def engine_failures(arguments: list[str], *, versions: tuple[str, ...] = ENGINE_
             )
             failed.append(name)
             continue
-        if call(["pytest", "-p", "no:xdist", *(arguments or ["tests/engine"])], MOEPLAN_SGLANG_VENV=str(venv)):
+        if call(["pytest", "-p", "no:xdist", *arguments], MOEPLAN_SGLANG_VENV=str(venv)):
             failed.append(name)
     return failed
 
