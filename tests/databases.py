@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
+from api.jobs import durable
 from api.settings import read_settings
 from api.store.database import Database
 from api.store.migrate import upgrade
@@ -92,4 +93,5 @@ def open_database(url: str) -> Database:
 def _migrate(url: str) -> None:
     database = open_database(url)
     upgrade(database)
+    durable.upgrade(database.url)
     database.close()

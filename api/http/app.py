@@ -17,6 +17,7 @@ from api.http.routes import decisions, engines, frames, health, jobs, keys, plan
 from api.http.state_metrics import StateCollector
 from api.pages.app import add_pages
 from api.service.context import Service
+from api.service.frames import FramesCache
 from api.service.heat import HeatCache
 
 FORM_OVERHEAD_BYTES = 2**20
@@ -33,11 +34,12 @@ problems with the codes of the command line. Lists have pages: pass `next_cursor
 
 def create_app(service: Service) -> FastAPI:
     """Build the application that serves one service."""
+    return bound(routed(), service)
+
+
+def routed() -> FastAPI:
+    """Build an application with all routes and pages, which serves nothing yet."""
     app = FastAPI(title="moeplan", version=version("moeplan"), description=DESCRIPTION, redoc_url=None, docs_url=None)
-    registry = CollectorRegistry()
-    registry.register(StateCollector(service))
-    app.state.service, app.state.registry, app.state.heat = service, registry, HeatCache()
-    app.state.engine_calls = EngineCalls()
     v1 = APIRouter(prefix="/v1", responses=documented(400, 401, 403, 413, 422, 503))
     for module in (engines, traces, frames, plans, rollouts, schedules, decisions, jobs, keys):
         v1.include_router(module.router)
@@ -46,6 +48,16 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(health.router)
     add_pages(app)
     add_problem_answers(app)
+    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
+    return app
+
+
+def bound(app: FastAPI, service: Service) -> FastAPI:
+    """Let an application of :func:`routed` serve one service, within its limits."""
+    registry = CollectorRegistry()
+    registry.register(StateCollector(service))
+    app.state.service, app.state.registry = service, registry
+    app.state.heat, app.state.frames, app.state.engine_calls = HeatCache(), FramesCache(), EngineCalls()
     settings = service.settings
     limits = SizeLimits(
         body_bytes=settings.max_body_bytes,
@@ -54,7 +66,6 @@ def create_app(service: Service) -> FastAPI:
     )
     app.add_middleware(LimitedBodies, limits=limits)
     app.add_middleware(RequestIds, metrics=HttpMetrics(registry))  # added last, so it is around everything
-    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     return app
 
 

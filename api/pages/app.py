@@ -7,13 +7,12 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from api.pages.assets import Assets
 from api.pages.rendering import PageRoute, Pages
 from api.pages.routes import access, compare, engines, jobs, overview, plans, rollouts, schedules, traces, traffic
-from api.service.frames import FramesCache
 
 
 def add_pages(app: FastAPI) -> None:
     """Serve the dashboard at ``/`` beside the API."""
     assets = Assets()
-    app.state.pages, app.state.frames = Pages(assets), FramesCache()
+    app.state.pages = Pages(assets)
     pages = APIRouter(route_class=PageRoute, include_in_schema=False)
 
     @pages.get("/static/{version}/{name:path}")

@@ -37,7 +37,7 @@ def test_a_column_that_no_migration_makes_is_noticed(database: Database) -> None
 
 def test_tables_of_others_are_no_difference(database: Database) -> None:
     with database.connection() as connection:
-        connection.execute(sa.text("CREATE TABLE workflow_status (id INTEGER)"))
+        connection.execute(sa.text("CREATE TABLE tables_of_others (id INTEGER)"))
         assert differences(connection) == []
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from starlette.datastructures import State
 
-from api.http.app import create_app
+from api.http.app import bound, routed
 from api.service.context import Service
 from tests.api.services import service_on
 
@@ -33,10 +37,23 @@ def open_service_(database_url: str, tmp_path: Path) -> Iterator[Service]:
         yield opened
 
 
+@functools.cache
+def _routed() -> FastAPI:
+    """Build the routes once in a process: that takes longer than most tests."""
+    return routed()
+
+
+def app_of(service: Service) -> FastAPI:
+    """Return an application as ``create_app`` builds it."""
+    app = copy.copy(_routed())
+    app.state, app.user_middleware = State({"pages": _routed().state.pages}), []
+    return bound(app, service)
+
+
 def client_of(service: Service, key: str | None = None, *, host: str = "127.0.0.1", url: str = LOOPBACK) -> TestClient:
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     return TestClient(
-        create_app(service), base_url=url, client=(host, 50000), headers=headers, raise_server_exceptions=False
+        app_of(service), base_url=url, client=(host, 50000), headers=headers, raise_server_exceptions=False
     )
 
 
