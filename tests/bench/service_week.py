@@ -153,7 +153,10 @@ def main() -> int:
     )
     right = True
     for name, url, folder in each_database(chosen.databases):
-        days = week(url, folder, days=chosen.days, schedules=chosen.schedules, cycles_a_day=chosen.cycles_a_day)
+        days = week(
+            url, folder, days=chosen.days, schedules=chosen.schedules, cycles_a_day=chosen.cycles_a_day,
+            told=lambda day: print(f"day {day.number} took {day.seconds / 60:.1f} min", file=sys.stderr, flush=True),
+        )  # fmt: skip
         print_rows(COLUMNS, [day.cells() for day in days], title=name)
         first = days[min(DAYS_KEPT, len(days) - 1)]
         right &= days[-1].has_not_outgrown(first) and not days[-1].failed_reads
