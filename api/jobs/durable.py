@@ -54,7 +54,8 @@ RunJob = Callable[[str, Steps], None]
 
 
 class JobLeft(BaseException):
-    """The database was lost in the middle of a job: nothing is written, and the job is taken up where it was.
+    """The database was lost in the middle of a job, or the job was, to another worker: nothing is written, and the job
+    is taken up where it was.
 
     No :class:`Exception`, because DBOS would keep that as the job's end.
     """

@@ -165,7 +165,7 @@ def run_job(service: Service, worker_id: str, works: Mapping[JobKind, Work], job
     Raises
     ------
     JobLeft
-        The database was lost: whatever was not written down is done again.
+        The database was lost, or another worker has the job: whatever was not written down is done again, or by it.
     """
     with structlog.contextvars.bound_contextvars(job_id=job_id, worker=worker_id):
         try:
@@ -187,8 +187,9 @@ def run_job(service: Service, worker_id: str, works: Mapping[JobKind, Work], job
                     JobState.CANCELLED if cancelled else JobState.FAILED,
                     error=None if cancelled else failed.error,
                 )
-        except JobTakenOver:
+        except JobTakenOver as taken:
             log.warning("job was taken over by another worker")
+            raise JobLeft from taken  # an end here would be the queue's, which then never takes the job up again
         except DatabaseUnreachable as error:
             _leave(error)
         except Exception:

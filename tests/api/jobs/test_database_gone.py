@@ -97,6 +97,24 @@ def test_a_job_is_left_where_it_is_and_taken_up_there(
 
 
 @pytest.mark.usefixtures("tasks_here")
+def test_a_worker_that_was_taken_for_dead_leaves_the_end_to_the_one_that_has_the_job(service: Service) -> None:
+    with many_engines(1, steps_per_s=400.0) as (engine,):
+        job = run_now(service, scheduled(service, register(service, engine.url)))
+
+        def begins(name: str) -> bool:
+            if name == "compare":
+                with service.database.writing() as session:
+                    taken = jobs.lock(session, job.id)
+                    taken.worker, taken.attempts = "another", taken.attempts + 1
+            return False
+
+        with pytest.raises(JobLeft):  # an end here would be the queue's: the other one could not be taken up again
+            attempt(service, job.id, Memory(dies_before=begins))
+    left = job_of(service.database, job.id)
+    assert (left.state, left.worker, decisions_of(service)) == (JobState.RUNNING, "another", [])
+
+
+@pytest.mark.usefixtures("tasks_here")
 def test_a_recording_goes_on_while_the_database_is_away(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     outage = Outage(service.database, monkeypatch)
     said: list[bool] = []
