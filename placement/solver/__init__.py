@@ -19,8 +19,8 @@ How a plan is made (one file per step):
 
 ``quick`` is steps 1 to 3 alone, from numpy: what an engine that balances itself has time for.
 
-Names of this package are looked up when they are first used: OR-Tools' models bring pandas along, a second and 100 MB
-that services, workers and engines that never solve need not have, and ``quick`` must run where there is no OR-Tools.
+Names of this package are looked up when they are first used: OR-Tools' models bring pandas along, which services,
+workers and engines that never solve need not have, and ``quick`` must run where there is no OR-Tools.
 """
 
 from __future__ import annotations
